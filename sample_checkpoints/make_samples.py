@@ -237,7 +237,7 @@ def snapshots_of_two_ranks(folder: Path) -> None:
     for rank in range(2):
         model = copy.deepcopy(first)
         model(torch.randn(4, 8), rank == 0).square().mean().backward()
-        with mock.patch.object(snapshots, "_rank", lambda torch, rank=rank: (rank, 2)):
+        with mock.patch.object(snapshots, "_rank_and_world", lambda torch, rank=rank: (rank, 2)):
             ckpt.snapshot(model, folder / "branch.pth", ranks="all")
 
 

@@ -133,10 +133,10 @@ def s3(front: Front, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     made = Bucket(front)
     for name, value in made.variables().items():
         monkeypatch.setenv(name, value)
-    objects.bucket.cache_clear()
+    objects.open_bucket.cache_clear()
     yield made
     front.released.set()
-    objects.bucket.cache_clear()
+    objects.open_bucket.cache_clear()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ckpt.model.names import labels, pattern
+from ckpt.model.names import pattern, short_labels
 
 SERIES = [f"RFB-Epoch-{epoch}-Loss-{2.9 - epoch / 1000:.15f}.pth" for epoch in range(100, 230, 5)]
 SETS: dict[str, tuple[list[str], list[str], str]] = {
@@ -100,7 +100,7 @@ SETS: dict[str, tuple[list[str], list[str], str]] = {
 def test_labels_say_what_differs(kind: str) -> None:
     names, expected, common = SETS[kind]
 
-    assert labels(names) == expected
+    assert short_labels(names) == expected
     assert pattern(names) == common
 
 
@@ -108,7 +108,7 @@ def test_labels_of_300_files_are_short() -> None:
     long = "a_name_of_an_experiment_" * 8
     names = [f"{long}-epoch_{epoch:04d}-loss_{1 / (epoch + 3):.12f}.pth" for epoch in range(300)]
 
-    assert labels(names) == [f"epoch_{epoch:04d}" for epoch in range(300)]
+    assert short_labels(names) == [f"epoch_{epoch:04d}" for epoch in range(300)]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -120,7 +120,7 @@ def test_different_names_have_different_labels(seed: int) -> None:
         "".join(rng.choice(words) + rng.choice(marks) for _ in range(rng.randint(1, 5))) + ".pth"
         for _ in range(rng.randint(2, 30))
     ]
-    found = labels(names)
+    found = short_labels(names)
 
     assert len(found) == len(names)
     assert len(set(found)) == len(set(names))

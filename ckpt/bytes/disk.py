@@ -27,14 +27,14 @@ class FileSystem(NamedTuple):
 UNKNOWN = FileSystem("", "")
 
 
-def below(fd: int) -> FileSystem:
+def file_system_of(fd: int) -> FileSystem:
     """The file system of an open file; UNKNOWN where the system does not say.
 
     The file is found by the number of its mount, because `st_dev` on btrfs is not the device that
     /proc/self/mountinfo lists.
     """
     try:
-        mount = _field(f"/proc/self/fdinfo/{fd}", "mnt_id:")
+        mount = _proc_field(f"/proc/self/fdinfo/{fd}", "mnt_id:")
         with open("/proc/self/mountinfo", "rb") as lines:
             for line in lines:
                 number, _, device, *_ = line.split(b" ", 3)
@@ -50,8 +50,10 @@ def shared_block(fd: int, sources: Iterable[int | None]) -> int:
 
     Nothing may be reserved in such a file: btrfs keeps what is reserved beside what is shared.
     """
-    here = below(fd)
-    if here.type not in _SHARING or all(source is None or below(source) != here for source in sources):
+    here = file_system_of(fd)
+    if here.type not in _SHARING or all(
+        source is None or file_system_of(source) != here for source in sources
+    ):
         return 0
     try:
         return os.fstatvfs(fd).f_bsize
@@ -59,7 +61,7 @@ def shared_block(fd: int, sources: Iterable[int | None]) -> int:
         return 0
 
 
-def reserve(fd: int, size: int, most: int) -> None:
+def reserve_space(fd: int, size: int, most: int) -> None:
     """Reserve the space of a file now, `most` bytes of it, so that a full disk fails at once.
 
     What is free is asked first: a reservation that fails takes all of the disk until it does.
@@ -86,7 +88,7 @@ def writes_through(fd: int) -> bool:
     """
     if not hasattr(os, "pwritev") or not hasattr(os, "RWF_DSYNC"):
         return False
-    here = below(fd)
+    here = file_system_of(fd)
     return here.type == "xfs" or (here.type == "ext4" and _has_journal(here.device))
 
 
@@ -100,7 +102,7 @@ def _has_journal(device: str) -> bool:
         return False
 
 
-def _field(path: str, name: str) -> bytes:
+def _proc_field(path: str, name: str) -> bytes:
     """A field of a file of /proc. Raises OSError, ValueError."""
     with open(path, "rb") as lines:
         for line in lines:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
-from ckpt.bytes.far import Reading, Turns, Used, coming, foreseen, readings_of
+from ckpt.bytes.far import Reading, Turns, Used, iterate_ahead, reading_ahead, readings_of
 from ckpt.model.errors import NotOpenedError, UnreadableError
 from ckpt.model.rows import NamedTuple
 
@@ -93,7 +93,9 @@ def run_bundled(
 
     To hand over each of them would cost more than its work.
     """
-    whole = [Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in _neighbours(tasks)]
+    whole = [
+        Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in _bundle_tasks(tasks)
+    ]
     return [result for results in executor.run(whole, progress) for result in results]
 
 
@@ -101,11 +103,11 @@ def run_each(
     executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
 ) -> list[R | Failed]:
     """As `run_bundled`, with `Failed` for what raises UnreadableError, after TRIES where a source fails."""
-    bundles: list[Bundle[R]] = [Bundle(bundle) for bundle in _neighbours(tasks)]
+    bundles: list[Bundle[R]] = [Bundle(bundle) for bundle in _bundle_tasks(tasks)]
     return [result for results in executor.run(bundles, progress) for result in results]
 
 
-def _neighbours(tasks: Sequence[Task[R]]) -> list[list[Task[R]]]:
+def _bundle_tasks(tasks: Sequence[Task[R]]) -> list[list[Task[R]]]:
     bundles: list[list[Task[R]]] = []
     room = 0
     for task in tasks:
@@ -122,11 +124,11 @@ def _run_all(tasks: Sequence[Task[R]]) -> list[R]:
 
 
 def _try_all(tasks: Sequence[Task[R]]) -> list[R | Failed]:
-    results: list[R | Failed] = [_tried(task) for task in tasks]
+    results: list[R | Failed] = [_try_task(task) for task in tasks]
     return results
 
 
-def _tried(task: Task[R]) -> R | Failed:
+def _try_task(task: Task[R]) -> R | Failed:
     """The result of a task, or why its bytes cannot be read."""
     for attempt in range(1, TRIES + 1):
         try:
@@ -144,7 +146,7 @@ class Serial:
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
         results = []
-        for task, result in zip(tasks, map(Task.__call__, coming(tasks)), strict=True):
+        for task, result in zip(tasks, map(Task.__call__, iterate_ahead(tasks)), strict=True):
             results.append(result)
             if progress is not None:
                 progress(task.nbytes)
@@ -160,7 +162,7 @@ class Threads:
     """Runs tasks in threads of this process: reading, comparing, checksums and numpy release the GIL."""
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = min(8, cpus()) if count is None else count
+        self.count = min(8, count_cpus()) if count is None else count
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
         if len(tasks) < 2 or self.count < 2:
@@ -171,7 +173,7 @@ class Threads:
         pool = ThreadPoolExecutor(min(self.count, len(tasks)))
         wait = True
         try:
-            with foreseen(task.reads() for task in tasks) as turns:
+            with reading_ahead(task.reads() for task in tasks) as turns:
                 for task, result in zip(
                     tasks, pool.map(partial(_in_turn, turns), range(len(tasks)), tasks), strict=True
                 ):
@@ -195,13 +197,13 @@ class _Worker(threading.local):
 _worker = _Worker()
 
 
-def current() -> Executor:
+def current_executor() -> Executor:
     """The executor of the block that runs, else the processors of this machine."""
     return _worker.executor or Local()
 
 
 @contextmanager
-def working(executor: Executor | None) -> Iterator[None]:
+def using_executor(executor: Executor | None) -> Iterator[None]:
     """Give the work of a block to an executor; without one nothing changes."""
     before = _worker.executor
     if executor is not None:
@@ -214,7 +216,7 @@ def working(executor: Executor | None) -> Iterator[None]:
 
 def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:
     """The result of `work` on each item, in order, made by threads that are a few items ahead and no more."""
-    count = min(8, cpus()) if threads is None else threads
+    count = min(8, count_cpus()) if threads is None else threads
     if len(items) <= AHEAD or count < 2:
         yield from map(work, items)
         return
@@ -260,7 +262,7 @@ class Forks:
     """
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = min(8, cpus()) if count is None else count
+        self.count = min(8, count_cpus()) if count is None else count
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
         results = []
@@ -294,7 +296,7 @@ class Forks:
                     os.close(given)  # so that the end of this process is an end of the numbers
                     for pipe in (*pipes, ours):  # and an error for who writes
                         pipe.close()
-                    _work(tasks, taken, theirs)
+                    _run_tasks(tasks, taken, theirs)
                 pids.append(pid)
                 pipes.append(ours)
                 theirs.close()  # only the copy has it now, so its end is the end of the pipe
@@ -302,14 +304,14 @@ class Forks:
                 yield from (task() for task in tasks)
                 return
             numbers = iter(range(len(tasks)))
-            _give(numbers, 2 * len(pids), given)
+            _write_task_numbers(numbers, 2 * len(pids), given)
             there: dict[int, tuple[bool, Any]] = {}
             for number in range(len(tasks)):
                 while number not in there:
                     for ready in wait(pipes):
-                        place, done, answer = _received(cast("Connection", ready))
+                        place, done, answer = _receive_result(cast("Connection", ready))
                         there[place] = done, answer
-                        _give(numbers, 1, given)
+                        _write_task_numbers(numbers, 1, given)
                 done, answer = there.pop(number)
                 if not done:
                     raise answer
@@ -328,13 +330,13 @@ _NUMBER = 8
 """Bytes of the number of a task. So few are read whole, and by one process."""
 
 
-def _give(numbers: Iterator[int], most: int, pipe: int) -> None:
+def _write_task_numbers(numbers: Iterator[int], most: int, pipe: int) -> None:
     """Write the next numbers of tasks for the processes to take, where there are more."""
     for number in islice(numbers, most):
         os.write(pipe, number.to_bytes(_NUMBER, "little"))
 
 
-def _work(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoReturn:
+def _run_tasks(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoReturn:
     """Send the result of each task whose number can be read, or its error, and end this process, whatever happens."""
     try:
         while number := os.read(numbers, _NUMBER):
@@ -348,7 +350,7 @@ def _work(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoReturn:
         os._exit(0)  # nothing of the copied process is unwound or flushed
 
 
-def _received(pipe: Connection) -> Any:
+def _receive_result(pipe: Connection) -> Any:
     try:
         return pipe.recv()
     except EOFError:
@@ -367,7 +369,7 @@ class Local:
     """
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = min(8, cpus()) if count is None else count
+        self.count = min(8, count_cpus()) if count is None else count
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
         is_much = sum(task.nbytes for task in tasks) >= _FORKED
@@ -384,14 +386,14 @@ def is_alone() -> bool:
         return sys.platform != "linux" and threading.active_count() == 1
 
 
-def cpus() -> int:
+def count_cpus() -> int:
     """The processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def spans(numel: int, size: int, step: int) -> list[tuple[int, int]]:
+def split_spans(numel: int, size: int, step: int) -> list[tuple[int, int]]:
     """Split `numel` elements of `size` bytes into (first, last) spans for tasks, each a multiple of `step`."""
     count = max(step, SPAN // max(1, size) // step * step)
     return [(first, min(first + count, numel)) for first in range(0, numel, count)] or [(0, 0)]

@@ -104,36 +104,36 @@ class _Unforeseen:
 
 
 @contextmanager
-def foreseen(groups: Iterable[Iterable[Reading]]) -> Iterator[Turns]:
+def reading_ahead(groups: Iterable[Iterable[Reading]]) -> Iterator[Turns]:
     """Ask for what lies on other machines while the block reads it, group by group, in few requests and many at once."""
     if not Used.sources:
         yield _Unforeseen()
         return
-    ahead = _ahead().Ahead(groups)
+    ahead = _ahead_module().Ahead(groups)
     try:
         yield ahead
     finally:
         ahead.close()
 
 
-def coming(things: Sequence[T]) -> Iterator[T]:
+def iterate_ahead(things: Sequence[T]) -> Iterator[T]:
     """Yield things that are read one after the other, and ask ahead for what lies on other machines."""
     if not Used.sources:
         yield from things
         return
-    with foreseen(readings_of([thing]) for thing in things) as turns:
+    with reading_ahead(readings_of([thing]) for thing in things) as turns:
         for number, thing in enumerate(things):
             with turns.turn(number):
                 yield thing
 
 
 @contextmanager
-def foreseen_at_once(readings: Iterable[Reading]) -> Iterator[None]:
+def reading_ahead_at_once(readings: Iterable[Reading]) -> Iterator[None]:
     """Ask for what the block reads, in few requests and many at once. Without a far source nothing happens."""
-    if not Used.sources or not _ahead().is_worth(readings := list(readings)):
+    if not Used.sources or not _ahead_module().is_worth(readings := list(readings)):
         yield
         return
-    with foreseen([readings]) as turns, turns.turn(0):
+    with reading_ahead([readings]) as turns, turns.turn(0):
         yield
 
 
@@ -149,7 +149,7 @@ class _Module(Protocol):
     def is_worth(self, readings: Sequence[Reading]) -> bool: ...
 
 
-def _ahead() -> _Module:
+def _ahead_module() -> _Module:
     return cast("_Module", load_hook("reading ahead"))  # only a URL pays for it
 
 
@@ -204,6 +204,6 @@ class Writer(Protocol):
     def cleared(self, folder: str, gone: Sequence[str]) -> list[str]: ...
 
 
-def writer() -> Writer:
+def url_writer() -> Writer:
     """Return the writer to a URL. Only a URL pays for its module."""
     return cast("Writer", load_hook("url target"))

@@ -196,8 +196,8 @@ def filter_of(machine: Machine, pid: int, *, network: bool, workers: bool) -> li
         syscalls.SERVING,
     ]
     for group in [*groups, *([] if network else [syscalls.NETWORK])]:
-        steps += _answering(group, machine, _REFUSE)
-    steps += _answering(syscalls.OPAQUE, machine, _ABSENT)
+        steps += _answer_steps(group, machine, _REFUSE)
+    steps += _answer_steps(syscalls.OPAQUE, machine, _ABSENT)
 
     opening = [(_ANY_BIT, _WRITING, _REFUSE)]
     copying = [(_ANY_BIT, _SPACES, _REFUSE), (_ANY_BIT, _THREAD, _ALLOW)]
@@ -218,27 +218,29 @@ def filter_of(machine: Machine, pid: int, *, network: bool, workers: bool) -> li
     ):
         number = numbers[name]
         if number is not None:
-            steps += _only(number, [*_judging(argument, tests), (_RETURN, 0, 0, otherwise)])
-    signal = _judging(1, [(_EQUAL, _SIGKILL, _ALLOW)]) if workers else []
-    kill = [*_judging(0, killing), *signal, (_RETURN, 0, 0, _REFUSE)]
-    steps += _only(numbers["kill"] or 0, kill)
+            steps += _single_call_steps(
+                number, [*_argument_steps(argument, tests), (_RETURN, 0, 0, otherwise)]
+            )
+    signal = _argument_steps(1, [(_EQUAL, _SIGKILL, _ALLOW)]) if workers else []
+    kill = [*_argument_steps(0, killing), *signal, (_RETURN, 0, 0, _REFUSE)]
+    steps += _single_call_steps(numbers["kill"] or 0, kill)
     return [*steps, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _answering(group: syscalls.Numbers, machine: Machine, answer: int) -> Iterable[Step]:
+def _answer_steps(group: syscalls.Numbers, machine: Machine, answer: int) -> Iterable[Step]:
     """Yield the steps that give each call of a group one answer."""
     for pair in group.values():
         number = pair[machine.column]
         if number is not None:
-            yield from _only(number, [(_RETURN, 0, 0, answer)])
+            yield from _single_call_steps(number, [(_RETURN, 0, 0, answer)])
 
 
-def _only(number: int, steps: Sequence[Step]) -> list[Step]:
+def _single_call_steps(number: int, steps: Sequence[Step]) -> list[Step]:
     """Return steps that are taken for one call only. The last of them must return."""
     return [(_EQUAL, 0, len(steps), number), *steps]
 
 
-def _judging(argument: int, tests: Iterable[tuple[int, int, int]]) -> list[Step]:
+def _argument_steps(argument: int, tests: Iterable[tuple[int, int, int]]) -> list[Step]:
     """Return the steps that test an argument, of which the kernel takes 32 bits: (test, value, answer if true)."""
     steps: list[Step] = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument)]
     for test, value, answer in tests:

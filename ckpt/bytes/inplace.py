@@ -21,8 +21,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ckpt.bytes import disk
-from ckpt.bytes.source import MOST, File, Source, reason
-from ckpt.bytes.target import Progress, Sink, Target, closed, failed, lock, why
+from ckpt.bytes.source import MOST, File, Source, read_failure_reason
+from ckpt.bytes.target import (
+    Progress,
+    Sink,
+    Target,
+    close_descriptor,
+    lock_file,
+    write_error,
+    write_failure_reason,
+)
 from ckpt.model.errors import NotOpenedError, WriteError
 from ckpt.model.rows import NamedTuple
 
@@ -69,7 +77,7 @@ def cut(fd: int, size: int) -> None:
 
 
 @contextmanager
-def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink]:
+def appending_sink(source: Source, progress: Progress | None = None) -> Iterator[Sink]:
     """A sink at the end of a file that was opened for reading. An error inside the block restores the old size.
 
     Raises WriteError, also when another process rewrites the file or the file has changed. A descriptor that fails
@@ -81,7 +89,7 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
     sink: Sink | None = None
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        _lock(fd, path, fcntl.LOCK_EX)
+        _lock_or_refuse(fd, path, fcntl.LOCK_EX)
         if source.status is None or not os.path.samestat(os.fstat(fd), source.status):
             raise WriteError("the file was replaced while it was read", path=path)
         source.check_unchanged()
@@ -93,7 +101,7 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
         if os.fstat(fd).st_nlink > 1:
             sink.warnings.append("its other hard links changed too")
     except OSError as error:
-        raise failed(error, Target(path, path, None), 0) from error
+        raise write_error(error, Target(path, path, None), 0) from error
     finally:
         if started:
             try:
@@ -105,7 +113,7 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
                     os.ftruncate(fd, size)
                 raise
         if fd >= 0:
-            problems = closed(fd)
+            problems = close_descriptor(fd)
             if sink is not None:
                 sink.warnings += problems
 
@@ -124,11 +132,13 @@ class Held(NamedTuple):
         try:
             cut(self.fd, size)
         except OSError as error:
-            raise WriteError(f"cannot be written: {why(error)}", path=self.source.name) from error
+            raise WriteError(
+                f"cannot be written: {write_failure_reason(error)}", path=self.source.name
+            ) from error
 
 
 @contextmanager
-def held(path: str, *, to_change: bool) -> Iterator[Held]:
+def locked_file(path: str, *, to_change: bool) -> Iterator[Held]:
     """A file on one descriptor, locked against others that rewrite it. Links are followed.
 
     Raises NotOpenedError, WriteError, also when another process rewrites the file.
@@ -138,26 +148,26 @@ def held(path: str, *, to_change: bool) -> Iterator[Held]:
         fd = os.open(path, flags)
     except OSError as error:
         if to_change and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY):
-            raise WriteError(f"cannot be written: {why(error)}", path=path) from None
-        raise NotOpenedError(reason(error), path=path) from None
+            raise WriteError(f"cannot be written: {write_failure_reason(error)}", path=path) from None
+        raise NotOpenedError(read_failure_reason(error), path=path) from None
     except ValueError as error:
-        raise NotOpenedError(why(error), path=path) from None
+        raise NotOpenedError(write_failure_reason(error), path=path) from None
     warnings: list[str] = []
     try:
         source = File(path, fd)
-        _lock(fd, path, fcntl.LOCK_EX if to_change else fcntl.LOCK_SH)
+        _lock_or_refuse(fd, path, fcntl.LOCK_EX if to_change else fcntl.LOCK_SH)
         source.check_unchanged()
         if not os.path.samestat(os.fstat(fd), os.stat(path)):
             raise WriteError("the file was replaced while it was read", path=path)
         yield Held(source, fd, warnings)
     except OSError as error:
-        raise failed(error, Target(path, path, None), 0) from error
+        raise write_error(error, Target(path, path, None), 0) from error
     finally:
-        warnings += closed(fd)
+        warnings += close_descriptor(fd)
 
 
-def _lock(fd: int, path: str, how: int) -> None:
+def _lock_or_refuse(fd: int, path: str, how: int) -> None:
     try:
-        lock(fd, how | fcntl.LOCK_NB)
+        lock_file(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         raise WriteError("another process is rewriting it", path=path) from None

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal, Protocol, cast
 
 from ckpt.bytes.far import Published, is_url
-from ckpt.bytes.source import File, Source, read_limited, reason
+from ckpt.bytes.source import File, Source, read_failure_reason, read_limited
 from ckpt.hooks import load_hook
 from ckpt.model.errors import LinkError, NotOpenedError, UnreadableError, UsageError
 from ckpt.model.limits import Limits
@@ -80,7 +80,7 @@ class LocalPath:
             with os.scandir(self.name) as entries:
                 return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
         except OSError as error:
-            raise NotOpenedError(reason(error), path=self.name) from None
+            raise NotOpenedError(read_failure_reason(error), path=self.name) from None
         except ValueError:
             raise NotOpenedError("not a file name: it holds a NUL", path=self.name) from None
 
@@ -92,7 +92,7 @@ class LocalPath:
         if not is_plain_name(name):
             raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
         if os.path.islink(path):
-            why = _refused(path, links)
+            why = _link_refusal(path, links)
             if why is not None:
                 raise LinkError(f"{show(name, 80)} is a link{why}", path=self.name)
         return LocalPath(path)
@@ -184,7 +184,7 @@ class Instead:
         return self._folder.open()
 
 
-def _refused(path: str, links: Links) -> str | None:
+def _link_refusal(path: str, links: Links) -> str | None:
     """Return the reason why a link is not followed, or None. A link that leads nowhere is a missing file."""
     if links == "no":
         return ": no link in this folder is followed"
@@ -232,7 +232,7 @@ def published_files(path: str) -> dict[str, Published]:
     return cast("Callable[[str], dict[str, Published]]", listed)(path)
 
 
-def opening(folder: Location, names: Iterable[str]) -> Iterator[str]:
+def names_opened_ahead(folder: Location, names: Iterable[str]) -> Iterator[str]:
     """Yield the names of files that are opened one after the other. Behind a URL the next ones are opened meanwhile."""
     if not is_url(folder.name):
         yield from names
@@ -241,7 +241,7 @@ def opening(folder: Location, names: Iterable[str]) -> Iterator[str]:
     yield from cast("Callable[[Location, Iterable[str]], Iterator[str]]", begun)(folder, names)
 
 
-def shown(text: str) -> str:
+def shown_path(text: str) -> str:
     """A path as it is; a URL without its password and query, which `locate` finds again in this process."""
     if not is_url(text):
         return text
@@ -276,24 +276,24 @@ def is_lasting(path: str) -> bool:
     return there and not path.startswith(("/dev/", "/proc/"))
 
 
-def beside(path: str, suffix: str, endings: Sequence[str], *, other: bool = True) -> str | None:
+def path_beside(path: str, suffix: str, endings: Sequence[str], *, other: bool = True) -> str | None:
     """A path for a result beside its input: `run/a.pth` with `.cpu` becomes `run/a.cpu.pth`.
 
     It keeps the ending of the input when that is one of `endings`, or none of them is asked for, else it takes the
     first. With `other=False` it is always the first. In a folder that takes no files, the name is one for the
     working folder. None where no folder takes it.
     """
-    stem, own = _split(path.rpartition("/")[2] if is_url(path) else path, endings)
+    stem, own = _split_ending(path.rpartition("/")[2] if is_url(path) else path, endings)
     kept = other and (not endings or own.endswith(tuple(endings)))
     ending = own if kept else endings[0]
     folder, name = os.path.split(stem)
     for place in (folder, ""):
         if os.access(place or os.curdir, os.W_OK | os.X_OK):
-            return _free(place, name, suffix, ending)
+            return _free_path(place, name, suffix, ending)
     return None
 
 
-def _split(path: str, endings: Sequence[str]) -> tuple[str, str]:
+def _split_ending(path: str, endings: Sequence[str]) -> tuple[str, str]:
     """A path without its ending, and the ending; a folder has one of `endings` or none."""
     path = os.path.normpath(path)
     if os.path.basename(path) in (os.curdir, os.pardir, ""):
@@ -308,7 +308,7 @@ def _split(path: str, endings: Sequence[str]) -> tuple[str, str]:
     return stem, own
 
 
-def _free(folder: str, name: str, suffix: str, ending: str) -> str | None:
+def _free_path(folder: str, name: str, suffix: str, ending: str) -> str | None:
     rest = _MOST - len(os.fsencode(f"{suffix}{ending}"))
     while len(os.fsencode(name)) > rest:
         name = name[:-1]

@@ -174,12 +174,12 @@ class File(BaseSource):
             download = lost_blob(path)
             if download is not None:
                 raise NotOpenedError(LOST_BLOB, path=path, hint=download) from None
-            raise _failed(error) from None
+            raise _open_error(error) from None
         except ValueError:
             raise NotOpenedError("not a file name: it contains a NUL byte") from None
         if not stat.S_ISREG(self._status.st_mode):
             self.close()
-            raise NotOpenedError(f"not a regular file: {_kind(self._status.st_mode)}")
+            raise NotOpenedError(f"not a regular file: {_file_kind(self._status.st_mode)}")
         self.size = self._status.st_size
         self.bytes_read = 0
 
@@ -193,7 +193,7 @@ class File(BaseSource):
         try:
             yield fd
         finally:
-            self._release()
+            self._release_descriptor()
 
     @property
     def address(self) -> str | None:
@@ -220,9 +220,9 @@ class File(BaseSource):
                     raise NotOpenedError("the file changed while it was read", path=self.name)
                 data += more
         except OSError as error:
-            raise NotOpenedError(reason(error), path=self.name) from None
+            raise NotOpenedError(read_failure_reason(error), path=self.name) from None
         finally:
-            self._release()
+            self._release_descriptor()
         self.bytes_read += count
         return data
 
@@ -238,18 +238,18 @@ class File(BaseSource):
                     raise NotOpenedError("the file changed while it was read", path=self.name)
                 done += more
         except OSError as error:
-            raise NotOpenedError(reason(error), path=self.name) from None
+            raise NotOpenedError(read_failure_reason(error), path=self.name) from None
         finally:
-            self._release()
+            self._release_descriptor()
         self.bytes_read += count
 
     def check_unchanged(self) -> None:
         try:
             now = os.fstat(self._fd) if self._opened is None else self._opened.now()
         except OSError:
-            raise changed(self.name) from None
-        if differs(now, self._status):
-            raise changed(self.name)
+            raise changed_error(self.name) from None
+        if is_changed_file(now, self._status):
+            raise changed_error(self.name)
 
     def close(self) -> None:
         self._fd = -1
@@ -269,11 +269,11 @@ class File(BaseSource):
         try:
             return self._opened.take()
         except OSError as error:
-            raise _failed(error, self.name) from None
+            raise _open_error(error, self.name) from None
         except NotOpenedError:
-            raise changed(self.name) from None
+            raise changed_error(self.name) from None
 
-    def _release(self) -> None:
+    def _release_descriptor(self) -> None:
         if self._opened is not None:
             self._opened.release()
 
@@ -320,7 +320,7 @@ class FileObject(BaseSource):
         self._file = file
         self._lock = RLock()
         self._number = next(_NUMBERS)
-        with self._moved(0, os.SEEK_END) as end:
+        with self._file_moved_to(0, os.SEEK_END) as end:
             self.size = end
 
     @property
@@ -333,23 +333,23 @@ class FileObject(BaseSource):
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
         parts: list[bytes] = []
-        with self._moved(offset):
+        with self._file_moved_to(offset):
             while count:
                 part = self._file.read(count)
                 if not part:
-                    raise changed(self.name)
+                    raise changed_error(self.name)
                 parts.append(part)
                 count -= len(part)
                 self.bytes_read += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def check_unchanged(self) -> None:
-        with self._moved(0, os.SEEK_END) as end:
+        with self._file_moved_to(0, os.SEEK_END) as end:
             if end != self.size:
-                raise changed(self.name)
+                raise changed_error(self.name)
 
     @contextmanager
-    def _moved(self, offset: int, whence: int = os.SEEK_SET) -> Iterator[int]:
+    def _file_moved_to(self, offset: int, whence: int = os.SEEK_SET) -> Iterator[int]:
         """Move the file for the block. Other threads wait."""
         with self._lock:
             try:
@@ -359,7 +359,7 @@ class FileObject(BaseSource):
                 finally:
                     self._file.seek(before)
             except OSError as error:
-                raise NotOpenedError(reason(error), path=self.name) from None
+                raise NotOpenedError(read_failure_reason(error), path=self.name) from None
             except ValueError:
                 raise NotOpenedError("the file object is closed", path=self.name) from None
 
@@ -474,7 +474,7 @@ class Joined(BaseSource):
         return tuple(part for source in self.sources for part in source.identity)
 
 
-def grounded(source: Source, offset: int) -> tuple[Source, int]:
+def underlying_file(source: Source, offset: int) -> tuple[Source, int]:
     """Return the file that holds a byte of a source, and its offset there. It can be copied from there."""
     while True:
         if isinstance(source, Window):
@@ -503,7 +503,7 @@ def reopened(address: str, identity: Identity) -> Source:
     return source
 
 
-def inflate(data: bytes, size: int, what: str) -> bytes:
+def inflate_exactly(data: bytes, size: int, what: str) -> bytes:
     """Inflate raw deflate data to exactly `size` bytes. Raises DamagedDataError for any other size."""
     machine = zlib.decompressobj(-15)
     try:
@@ -515,7 +515,7 @@ def inflate(data: bytes, size: int, what: str) -> bytes:
     return out
 
 
-def beginning(path: str, count: int = 512) -> bytes:
+def first_bytes(path: str, count: int = 512) -> bytes:
     """The first bytes of a file, fewer where it ends before; none of what cannot be opened."""
     try:
         file = File(path)
@@ -561,9 +561,9 @@ def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
     return len(data)
 
 
-def _failed(error: OSError, path: str | None = None) -> Exception:
+def _open_error(error: OSError, path: str | None = None) -> Exception:
     """The error for a file that was not opened. A process that may open no more files says nothing of the file."""
-    return error if error.errno in TOO_MANY else NotOpenedError(reason(error), path=path)
+    return error if error.errno in TOO_MANY else NotOpenedError(read_failure_reason(error), path=path)
 
 
 LOST_BLOB = "no such file: the Hugging Face cache has lost its blob"
@@ -588,7 +588,7 @@ CLOSED = "the checkpoint is closed"
 """The reason why a file that was closed meanwhile is not read."""
 
 
-def reason(error: OSError) -> str:
+def read_failure_reason(error: OSError) -> str:
     """Return the reason why something cannot be read, in plain words. Raises the error again where the fence made it."""
     if is_stopped(error):
         raise error
@@ -609,10 +609,10 @@ def reason(error: OSError) -> str:
 
 def irregular_text(mode: int) -> str:
     """Return what a path that is no regular file is, by its mode."""
-    return f"not a regular file: {_kind(mode)}"
+    return f"not a regular file: {_file_kind(mode)}"
 
 
-def _kind(mode: int) -> str:
+def _file_kind(mode: int) -> str:
     kinds = (
         (stat.S_ISDIR, "a directory"),
         (stat.S_ISFIFO, "a FIFO"),
@@ -660,7 +660,7 @@ class Descriptor:
             _OPEN[self] = None
             self.status = os.fstat(self._fd)
         if not os.path.isabs(path):  # the process may go to another folder
-            self.path = os.path.join(_folder(), path)
+            self.path = os.path.join(_working_folder(), path)
             """The path from the root, with its links and `..` as they were given."""
 
     def take(self) -> int:
@@ -678,7 +678,7 @@ class Descriptor:
         with _LOCK:
             self._users -= 1
             if self._is_closed and not self._users:
-                self._shut()
+                self._close_descriptor()
 
     def now(self) -> os.stat_result:
         """The status of the file by now. Raises OSError."""
@@ -690,7 +690,7 @@ class Descriptor:
         with _LOCK:
             self._is_closed = True
             if not self._users:
-                self._shut()
+                self._close_descriptor()
 
     def drop(self) -> None:
         """Close it for good, from a finalizer: that runs anywhere, so it never waits for another thread."""
@@ -704,7 +704,7 @@ class Descriptor:
     def spare(self) -> None:
         """Close it until it is needed again, unless somebody reads from it."""
         if not self._users:
-            self._shut()
+            self._close_descriptor()
 
     def _again(self) -> int:
         if self._is_closed:
@@ -712,13 +712,13 @@ class Descriptor:
         try:
             fd = _opened(self.path)
         except FileNotFoundError:
-            raise changed() from None
-        if differs(os.fstat(fd), self.status):
+            raise changed_error() from None
+        if is_changed_file(os.fstat(fd), self.status):
             os.close(fd)
-            raise changed()
+            raise changed_error()
         return fd
 
-    def _shut(self) -> None:
+    def _close_descriptor(self) -> None:
         fd, self._fd = self._fd, -1  # whatever comes of it, it is never closed twice
         _OPEN.pop(self, None)
         if fd >= 0:
@@ -752,7 +752,7 @@ class Duplicate(Descriptor):
             return os.fstat(self._fd)
 
 
-def differs(now: os.stat_result, then: os.stat_result) -> bool:
+def is_changed_file(now: os.stat_result, then: os.stat_result) -> bool:
     """Tell whether a file is another one by now, or has other bytes."""
     # Who sets the time back after a change cannot set ctime. Names and rights change it too, and no byte: whoever
     # replaces a file by a rename leaves the one that is read here whole.
@@ -767,7 +767,7 @@ def differs(now: os.stat_result, then: os.stat_result) -> bool:
     return touched or same != (then.st_dev, then.st_ino, then.st_size, then.st_mtime_ns)
 
 
-def changed(path: str | None = None) -> NotOpenedError:
+def changed_error(path: str | None = None) -> NotOpenedError:
     """The error for a file that is not the one that was opened."""
     return NotOpenedError("the file changed while it was read", path=path, hint="still being written?")
 
@@ -783,16 +783,16 @@ class _Process:
 def _opened(path: str) -> int:
     _close_dropped()
     if len(_OPEN) >= _Process.most and not _Process.is_known:
-        _Process.most = min(MOST_OPEN, _allowed(_WANTED) // 2)
+        _Process.most = min(MOST_OPEN, _raise_open_limit(_WANTED) // 2)
         _Process.is_known = True
-    _spare(_Process.most - 1)
+    _close_least_used(_Process.most - 1)
     try:
         return os.open(path, _FLAGS)
     except OSError as error:
         if error.errno not in TOO_MANY:
             raise
     _Process.most, _Process.is_known = max(1, len(_OPEN) // 2), True  # others in this process hold many
-    _spare(0)
+    _close_least_used(0)
     return os.open(path, _FLAGS)
 
 
@@ -801,7 +801,7 @@ def _close_dropped() -> None:
         _DROPPED.pop().close()
 
 
-def _spare(count: int) -> None:
+def _close_least_used(count: int) -> None:
     """Close those that were used least recently, until `count` are open."""
     for descriptor in list(_OPEN):
         if len(_OPEN) <= count:
@@ -809,7 +809,7 @@ def _spare(count: int) -> None:
         descriptor.spare()
 
 
-def _allowed(count: int) -> int:
+def _raise_open_limit(count: int) -> int:
     """Return the number of files that this process may open. A soft limit below `count` is raised first."""
     try:
         import resource
@@ -826,7 +826,7 @@ def _allowed(count: int) -> int:
         return _SAFE
 
 
-def _folder() -> str:
+def _working_folder() -> str:
     try:
         return os.getcwd()
     except OSError:  # it was removed, and what is open can be read still

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from ckpt.bytes import disk
-from ckpt.bytes.far import foreseen_at_once, is_url, writer
+from ckpt.bytes.far import is_url, reading_ahead_at_once, url_writer
 from ckpt.bytes.source import MOST, TOO_MANY_TEXT, Source
 from ckpt.model.errors import UsageError, WriteError
 from ckpt.model.places import Checksum, Place
@@ -79,10 +79,10 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     `parents` the folders of the target need not be there yet.
     """
     if is_url(path):
-        return writer().file_target(path, force=force)
+        return url_writer().file_target(path, force=force)
     if not path or path.endswith("/") or os.path.isdir(path):
         raise UsageError("a directory, not a file to write to", path=path or "-o")
-    real, status = found(path, force=force)
+    real, status = find_target(path, force=force)
     if status is not None:
         if not stat.S_ISREG(status.st_mode):
             raise WriteError("not a regular file: ckpt does not replace it", path=path)
@@ -98,11 +98,11 @@ def folder_target(path: str, belongs: Belongs, *, force: bool, parents: bool = F
     `parents` the folders above it need not be there yet.
     """
     if is_url(path):
-        return writer().folder_target(path)
+        return url_writer().folder_target(path)
     plain = path.rstrip("/")
     if not plain:
         raise UsageError("not a new folder", path=path or "-o")
-    real, status = found(plain, force=force)
+    real, status = find_target(plain, force=force)
     if status is not None:
         if not stat.S_ISDIR(status.st_mode):
             raise UsageError("a file, and the result is a folder", path=path, hint="-o another name")
@@ -123,7 +123,9 @@ def make_parents(to: Target) -> None:
     try:
         os.makedirs(os.path.dirname(to.real), exist_ok=True)
     except OSError as error:
-        raise WriteError(f"the folder cannot be made: {why(error)}", path=os.path.dirname(to.path)) from None
+        raise WriteError(
+            f"the folder cannot be made: {write_failure_reason(error)}", path=os.path.dirname(to.path)
+        ) from None
 
 
 def foreign(folder: str, belongs: Belongs) -> list[str]:
@@ -136,7 +138,7 @@ def foreign(folder: str, belongs: Belongs) -> list[str]:
         )
 
 
-def renamed(old: str, new: str, how: int) -> bool:
+def rename_with_flags(old: str, new: str, how: int) -> bool:
     """Rename by renameat2; False where the system cannot do that. Raises OSError."""
     import ctypes
 
@@ -153,7 +155,7 @@ def renamed(old: str, new: str, how: int) -> bool:
     raise OSError(number, os.strerror(number))
 
 
-def found(path: str, *, force: bool) -> tuple[str, os.stat_result | None]:
+def find_target(path: str, *, force: bool) -> tuple[str, os.stat_result | None]:
     """(the real path behind links, what is there now). Raises UsageError, WriteError.
 
     A link that leads nowhere is followed with `force` only: the result would be where its name does not say.
@@ -167,7 +169,7 @@ def found(path: str, *, force: bool) -> tuple[str, os.stat_result | None]:
             raise UsageError(problem, path=path, hint="--force to write there") from None
         return real, None
     except (OSError, ValueError) as error:
-        raise WriteError(f"cannot be written: {why(error)}", path=path) from None
+        raise WriteError(f"cannot be written: {write_failure_reason(error)}", path=path) from None
 
 
 def refuse_replacing(path: str, real: str, access: int, *, force: bool) -> None:
@@ -190,7 +192,7 @@ def check_folder(path: str, real: str, *, parents: bool) -> None:
         raise WriteError("no permission to write into this folder", path=above)
 
 
-def why(error: Exception) -> str:
+def write_failure_reason(error: Exception) -> str:
     """Return the reason why something cannot be written, in plain words."""
     texts = {
         errno.ENOSPC: "the disk is full",
@@ -286,12 +288,12 @@ class Sink:
             head, tail = -offset % self._block, end % self._block
             if head + tail < count:
                 self.write(source.read(offset, head))
-                self._copy(source, offset + head, end - tail)
+                self._copy_range(source, offset + head, end - tail)
                 self.write(source.read(end - tail, tail))
                 return
-        self._copy(source, offset, end)
+        self._copy_range(source, offset, end)
 
-    def _copy(self, source: Source, offset: int, end: int) -> None:
+    def _copy_range(self, source: Source, offset: int, end: int) -> None:
         self.flush()
         with source.descriptor() as fd:
             try:
@@ -301,12 +303,12 @@ class Sink:
                     if not moved:
                         break
                     offset += moved
-                    self._wrote(moved)
+                    self._count_written(moved)
                     if self._progress is not None:
                         self._progress(moved)
             except (OSError, AttributeError):
                 pass  # these file systems cannot; a real error comes up again in the plain way
-        with foreseen_at_once([(source, offset, end)]):
+        with reading_ahead_at_once([(source, offset, end)]):
             while offset < end:
                 step = min(end - offset, BLOCK)
                 self._write(source.read(offset, step))
@@ -320,9 +322,9 @@ class Sink:
         Where blocks are shared with one of its sources nothing is reserved: such a file needs little space. Nor are the bytes of
         `holes` in its sources, which lie on no disk: a small file can say that it is larger than any.
         """
-        self._block = disk.shared_block(self.fd, _descriptors(sources))
+        self._block = disk.shared_block(self.fd, _open_descriptors(sources))
         if not self._block:
-            disk.reserve(self.fd, size, max(0, size - holes))
+            disk.reserve_space(self.fd, size, max(0, size - holes))
 
     def flush(self) -> None:
         """Pass the gathered bytes to the operating system."""
@@ -342,30 +344,30 @@ class Sink:
         view = memoryview(data)
         while view:
             done = os.pwrite(self.fd, view[:MOST], self._at)
-            self._wrote(done)
+            self._count_written(done)
             view = view[done:]
 
-    def _wrote(self, count: int) -> None:
+    def _count_written(self, count: int) -> None:
         self._at += count
         if self._at - self._begun >= _EARLY:
             begin_writeback(self.fd, self._begun, self._at - self._begun)
             self._begun = self._at
 
 
-def _descriptors(sources: Sequence[Source]) -> Iterator[int | None]:
+def _open_descriptors(sources: Sequence[Source]) -> Iterator[int | None]:
     """The descriptor of each source, open until the next one is asked for."""
     for source in sources:
         with source.descriptor() as fd:
             yield fd
 
 
-def _holes(sources: Sequence[Source]) -> int:
+def _hole_bytes(sources: Sequence[Source]) -> int:
     """The bytes of files that do not lie on their disk."""
     statuses = [source.status for source in sources]
     return sum(max(0, status.st_size - status.st_blocks * 512) for status in statuses if status is not None)
 
 
-def unlike(sources: Sequence[Source]) -> tuple[Source, ...]:
+def distinct_sources(sources: Sequence[Source]) -> tuple[Source, ...]:
     """One source for each device, mode and group: a folder of 10,000 files is not asked about 10,000 sources each time."""
     kinds = {}
     for source in sources:
@@ -405,8 +407,8 @@ class FolderSink(Sink):
     def __init__(self, to: Target, path: str, sources: Sequence[Source], progress: Progress | None) -> None:
         super().__init__(-1, path, progress=progress)
         self._to = to
-        self._sources = unlike(sources)
-        self._holes = _holes(sources)
+        self._sources = distinct_sources(sources)
+        self._holes = _hole_bytes(sources)
 
     @contextmanager
     def file(self, name: str, size: int) -> Iterator[Sink]:
@@ -420,7 +422,7 @@ class FolderSink(Sink):
     @contextmanager
     def _opened(self, name: str) -> Iterator[Sink]:
         path = os.path.join(self.path, name)
-        fd = created(path, Target(path, path, None, self._to.replaced), self._sources)
+        fd = create_file(path, Target(path, path, None, self._to.replaced), self._sources)
         try:
             sink = Sink(fd, path, progress=self._progress)
             sink.audit = self.audit
@@ -428,7 +430,7 @@ class FolderSink(Sink):
             sink.sync()
             self.tally(sink.overflowed, sink.vanished)
         finally:
-            self.warnings += closed(fd)
+            self.warnings += close_descriptor(fd)
 
     def clone(self, name: str, source: Source) -> None:
         """A file with the bytes of a source, which share their place on the disk where the file system can."""
@@ -441,7 +443,7 @@ class FolderSink(Sink):
                 if self._progress is not None:
                     self._progress(source.size)
             except OSError:
-                sink.reserve(source.size, holes=_holes([source]))
+                sink.reserve(source.size, holes=_hole_bytes([source]))
                 sink.copy(source, 0, source.size)
 
     def link(self, name: str, source: Source) -> None:
@@ -452,7 +454,7 @@ class FolderSink(Sink):
         except OSError as error:
             if error.errno not in (errno.EXDEV, *NOT_HERE):
                 raise
-            problem = f"no hard link can be made: {why(error)}"
+            problem = f"no hard link can be made: {write_failure_reason(error)}"
             raise WriteError(problem, path=source.name, hint="without --link") from None
         if source.status is None or not os.path.samestat(source.status, os.stat(path)):
             raise WriteError("the file was replaced while it was read", path=source.name)
@@ -464,7 +466,7 @@ class FolderSink(Sink):
 
 
 @contextmanager
-def writing(
+def writing_file(
     to: Target, size: int, progress: Progress | None = None, *, sources: Sequence[Source] = ()
 ) -> Iterator[Sink]:
     """A sink of `size` bytes. Leaving the block without an error puts the file in place. Raises WriteError.
@@ -473,13 +475,13 @@ def writing(
     replaced, can read none of its bytes. What fails after it took its place is a warning of the sink.
     """
     if is_url(to.real):
-        with writer().file(to, size, progress) as far:
+        with url_writer().file(to, size, progress) as far:
             yield far
         return
-    sink = Sink(-1, _temporary(to), progress=progress)
+    sink = Sink(-1, _temporary_path(to), progress=progress)
 
     def begin() -> int:
-        sink.fd = created(sink.path, to, sources)
+        sink.fd = create_file(sink.path, to, sources)
         return sink.fd
 
     def complete(fd: int) -> None:
@@ -490,13 +492,13 @@ def writing(
         sink.sync()
 
     def put() -> list[str]:
-        _put(sink.path, to)
+        _put_in_place(sink.path, to)
         sink.is_placed = True
         sync_folder(os.path.dirname(to.real))
         return []
 
-    with _placing(sink, to, size, begin, complete, put):
-        sink.reserve(size, sources, _holes(sources))
+    with _placing_result(sink, to, size, begin, complete, put):
+        sink.reserve(size, sources, _hole_bytes(sources))
         yield sink
 
 
@@ -515,10 +517,10 @@ def writing_folder(
     a warning of the sink.
     """
     if is_url(to.real):
-        with writer().folder(to, size, progress) as far:
+        with url_writer().folder(to, size, progress) as far:
             yield far
         return
-    sink = FolderSink(to, _temporary(to), sources, progress)
+    sink = FolderSink(to, _temporary_path(to), sources, progress)
 
     def begin() -> int:
         os.mkdir(sink.path, 0o777 if to.replaced is None else 0o700)
@@ -535,17 +537,17 @@ def writing_folder(
         sync_folder(os.path.dirname(to.real))
         return [] if old is None else _removed_old(old, to, belongs)
 
-    with _placing(sink, to, size, begin, complete, put):
+    with _placing_result(sink, to, size, begin, complete, put):
         yield sink
 
 
-def _temporary(to: Target) -> str:
+def _temporary_path(to: Target) -> str:
     folder, name = os.path.split(to.real)
     return os.path.join(folder, f".{name[:200]}.{os.urandom(6).hex()}{SUFFIX}")
 
 
 @contextmanager
-def _placing(
+def _placing_result(
     sink: Sink,
     to: Target,
     size: int,
@@ -562,7 +564,7 @@ def _placing(
     fd = -1
     try:
         fd = begin()
-        lock(fd, fcntl.LOCK_SH)  # other runs see that it is in use
+        lock_file(fd, fcntl.LOCK_SH)  # other runs see that it is in use
         yield
         complete(fd)
         try:
@@ -574,27 +576,27 @@ def _placing(
                 raise UsageError("already exists", path=to.path, hint="--force to replace") from None
             sink.is_kept = True
             what = "checkpoint" if is_folder else "file"
-            problem = f"cannot be put in place: {why(error)}"
+            problem = f"cannot be put in place: {write_failure_reason(error)}"
             raise WriteError(problem, path=to.path, hint=f"the complete {what} is at {sink.path}") from None
         sink.warnings += warnings
     except OSError as error:
         if sink.is_placed:
-            problem = f"complete, but it may not survive a power loss: {why(error)}"
+            problem = f"complete, but it may not survive a power loss: {write_failure_reason(error)}"
             raise WriteError(problem, path=to.path) from error
-        raise failed(error, to, size) from error
+        raise write_error(error, to, size) from error
     finally:
         problems: list[str] = []
         if is_folder and not (sink.is_placed or sink.is_kept):
             removed_folder(sink.path)
         elif fd >= 0 and not is_folder and not sink.is_kept:
-            problems += removed(sink.path)
+            problems += remove_file(sink.path)
         if fd >= 0:
-            problems += closed(fd)
+            problems += close_descriptor(fd)
             if sink.is_placed:
                 sink.warnings += problems
 
 
-def created(path: str, to: Target, sources: Sequence[Source]) -> int:
+def create_file(path: str, to: Target, sources: Sequence[Source]) -> int:
     """A new empty file that nobody can read who cannot read the sources or the file that is replaced."""
     read = [source.status for source in sources if source.status is not None]
     if to.like is not None:
@@ -612,22 +614,22 @@ def created(path: str, to: Target, sources: Sequence[Source]) -> int:
         if foreign and own.st_mode & 0o070:  # its group is not the one that may read the sources
             os.fchmod(fd, stat.S_IMODE(own.st_mode) & ~0o070)
     except OSError:
-        removed(path)
-        closed(fd)
+        remove_file(path)
+        close_descriptor(fd)
         raise
     return fd
 
 
-def removed(path: str) -> list[str]:
+def remove_file(path: str) -> list[str]:
     """Remove a file. What failed, in a line; a file that is gone already is no failure."""
     if is_url(path):
-        return writer().removed(path)
+        return url_writer().removed(path)
     try:
         os.unlink(path)
     except FileNotFoundError:
         pass
     except OSError as error:
-        return [f"{show(path, None)} is left over, it cannot be removed: {why(error)}"]
+        return [f"{show(path, None)} is left over, it cannot be removed: {write_failure_reason(error)}"]
     except BaseException:  # a signal that came just now
         with suppress(OSError):
             os.unlink(path)
@@ -635,16 +637,16 @@ def removed(path: str) -> list[str]:
     return []
 
 
-def closed(fd: int) -> list[str]:
+def close_descriptor(fd: int) -> list[str]:
     """Close a descriptor, whose bytes are on the disk. What failed, in a line."""
     try:
         os.close(fd)
     except OSError as error:
-        return [f"closing it failed after it was complete: {why(error)}"]
+        return [f"closing it failed after it was complete: {write_failure_reason(error)}"]
     return []
 
 
-def _put(temporary: str, to: Target) -> None:
+def _put_in_place(temporary: str, to: Target) -> None:
     """Put a file in place. Raises FileExistsError, OSError."""
     if to.replaced is not None:
         os.replace(temporary, to.real)
@@ -654,21 +656,21 @@ def _put(temporary: str, to: Target) -> None:
     except OSError as error:
         if error.errno not in NOT_HERE:
             raise
-        if not renamed(temporary, to.real, NO_REPLACE):
-            _claimed(temporary, to.real)
+        if not rename_with_flags(temporary, to.real, NO_REPLACE):
+            _rename_over_claim(temporary, to.real)
 
 
-def _claimed(old: str, new: str) -> None:
+def _rename_over_claim(old: str, new: str) -> None:
     """Rename over an empty file that this call creates: no file of others is replaced."""
     os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, 0o600))
     try:
         os.replace(old, new)
     except OSError:
-        removed(new)
+        remove_file(new)
         raise
 
 
-def lock(fd: int, how: int) -> None:
+def lock_file(fd: int, how: int) -> None:
     """Lock a file where its file system has locks. Raises BlockingIOError when another process holds one."""
     try:
         fcntl.flock(fd, how)
@@ -698,10 +700,10 @@ def sync_folder(folder: str) -> None:
     try:
         os.fsync(fd)
     finally:
-        closed(fd)  # it was only opened for this
+        close_descriptor(fd)  # it was only opened for this
 
 
-def failed(error: OSError, to: Target, size: int) -> WriteError:
+def write_error(error: OSError, to: Target, size: int) -> WriteError:
     """The error of a file of `size` bytes that cannot be written; a full disk says what is free."""
     hint = None
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and size:
@@ -709,13 +711,13 @@ def failed(error: OSError, to: Target, size: int) -> WriteError:
             there = os.statvfs(os.path.dirname(to.real))
             free = there.f_bavail * there.f_frsize
             hint = f"it needs {size_text(size)}, {size_text(free)} are free"
-    return WriteError(f"cannot be written: {why(error)}", path=to.path, hint=hint)
+    return WriteError(f"cannot be written: {write_failure_reason(error)}", path=to.path, hint=hint)
 
 
 def _put_folder(temporary: str, to: Target) -> str | None:
     """Put a folder in place; the path at which the replaced one lies now. Raises FileExistsError, OSError."""
     if to.replaced is None:
-        if not renamed(temporary, to.real, NO_REPLACE):
+        if not rename_with_flags(temporary, to.real, NO_REPLACE):
             os.mkdir(to.real)  # claims the name; a rename replaces an empty folder
             try:
                 os.rename(temporary, to.real)
@@ -724,7 +726,7 @@ def _put_folder(temporary: str, to: Target) -> str | None:
                     os.rmdir(to.real)
                 raise
         return None
-    if renamed(temporary, to.real, EXCHANGE):
+    if rename_with_flags(temporary, to.real, EXCHANGE):
         return temporary
     aside = f"{temporary.removesuffix(SUFFIX)[:-12]}{os.urandom(6).hex()}{SUFFIX}"
     os.rename(to.real, aside)
@@ -743,26 +745,26 @@ def _removed_old(old: str, to: Target, belongs: Belongs) -> list[str]:
         if not os.path.samestat(os.stat(old, follow_symlinks=False), to.replaced) or foreign(old, belongs):
             return [f"what was there has changed meanwhile, and is kept at {show(old, None)}"]
     except OSError as error:
-        return [f"{show(old, None)} is left over: {why(error)}"]
+        return [f"{show(old, None)} is left over: {write_failure_reason(error)}"]
     return removed_folder(old)
 
 
 def removed_folder(path: str) -> list[str]:
     """Remove a folder and its files. What failed, in a line; a folder that is gone already is no failure."""
     try:
-        _remove(path)
+        _remove_folder(path)
     except FileNotFoundError:
         pass
     except OSError as error:
-        return [f"{show(path, None)} is left over, it cannot be removed: {why(error)}"]
+        return [f"{show(path, None)} is left over, it cannot be removed: {write_failure_reason(error)}"]
     except BaseException:  # a signal that came just now
         with suppress(OSError):
-            _remove(path)
+            _remove_folder(path)
         raise
     return []
 
 
-def _remove(path: str) -> None:
+def _remove_folder(path: str) -> None:
     for name in sorted(os.listdir(path)):  # `.metadata` comes first: without it, it is no checkpoint
         os.unlink(os.path.join(path, name))
     os.rmdir(path)
@@ -788,14 +790,14 @@ def left_over(path: str, name: str | None = None) -> list[tuple[str, int]]:
                 with suppress(OSError):
                     fd = os.open(whole, os.O_RDONLY | NOFOLLOW | os.O_CLOEXEC)
                     try:
-                        lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        files.append((whole, _size(fd, whole)))
+                        lock_file(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        files.append((whole, _total_size(fd, whole)))
                     finally:
                         os.close(fd)
     return files
 
 
-def _size(fd: int, path: str) -> int:
+def _total_size(fd: int, path: str) -> int:
     """The bytes of a file, or of the files in a folder."""
     status = os.fstat(fd)
     if not stat.S_ISDIR(status.st_mode):
@@ -804,15 +806,15 @@ def _size(fd: int, path: str) -> int:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 
-def cleared(folder: str, names: Iterable[str]) -> list[str]:
+def clear_files(folder: str, names: Iterable[str]) -> list[str]:
     """Remove files of a folder in this order and force that to the disk. What failed, one line each."""
     if is_url(folder):
-        return writer().cleared(folder, list(names))
+        return url_writer().cleared(folder, list(names))
     problems: list[str] = []
     for name in names:
-        problems += removed(os.path.join(folder, name))
+        problems += remove_file(os.path.join(folder, name))
     try:
         sync_folder(folder)
     except OSError as error:
-        problems.append(f"old files may come back after a power loss: {why(error)}")
+        problems.append(f"old files may come back after a power loss: {write_failure_reason(error)}")
     return problems

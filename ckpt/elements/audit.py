@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckpt.bytes.executor import Executor, Failed, Task, cpus, run_each, spans
-from ckpt.bytes.far import foreseen_at_once
-from ckpt.elements.blocks import SMALL, buffer
-from ckpt.elements.crc import combined
+from ckpt.bytes.executor import Executor, Failed, Task, count_cpus, run_each, split_spans
+from ckpt.bytes.far import reading_ahead_at_once
+from ckpt.elements.blocks import SMALL, thread_buffer
+from ckpt.elements.crc import combine_crcs
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import CkptError, DamagedDataError, LimitError, NotOpenedError
 from ckpt.model.places import Checksum, Place, Range
@@ -32,8 +32,8 @@ def crc_of_bytes(place: Range, first: int, count: int) -> int:
             crc = zlib.crc32(block, crc)
         return crc
     begin, end = place.offset + first, place.offset + first + count
-    view = memoryview(buffer(0, _STEP)) if count >= _STEP else memoryview(b"")
-    with foreseen_at_once([(place.source, begin, end)]):
+    view = memoryview(thread_buffer(0, _STEP)) if count >= _STEP else memoryview(b"")
+    with reading_ahead_at_once([(place.source, begin, end)]):
         while end - begin >= _STEP:
             place.source.read_into(begin, view)
             crc = zlib.crc32(view, crc)
@@ -51,10 +51,10 @@ def crc_of(place: Range) -> tuple[int, str | None]:
 
 def parts_of_record(place: Range) -> list[tuple[int, int]]:
     """The (first, last) bytes of each task. What is deflated is inflated from its start."""
-    return spans(place.size, 1, 1) if place.inflated is None else [(0, place.size)]
+    return split_spans(place.size, 1, 1) if place.inflated is None else [(0, place.size)]
 
 
-def joined(
+def join_crcs(
     parts: Sequence[tuple[int, int]], results: Sequence[tuple[int, str | None]]
 ) -> tuple[int, str | None]:
     """Merge the CRCs of the parts of a record, or return (0, the reason why its data does not inflate)."""
@@ -62,7 +62,7 @@ def joined(
     for (first, last), (part, problem) in zip(parts, results, strict=True):
         if problem is not None:
             return 0, problem
-        crc = combined(crc, part, last - first) if first else part
+        crc = combine_crcs(crc, part, last - first) if first else part
     return crc, None
 
 
@@ -83,7 +83,7 @@ def unsound(checkpoint: Checkpoint, executor: Executor, *, far: bool = False) ->
             continue
         try:
             for part in parts_of(entry.tensor):
-                for place in _places(part):
+                for place in _tensor_places(part):
                     deque(place.list_checksums(), 0)
             rest.append(entry)
         except (LimitError, NotOpenedError):
@@ -94,7 +94,7 @@ def unsound(checkpoint: Checkpoint, executor: Executor, *, far: bool = False) ->
     return whys | {entry.name: DAMAGED for entry, is_bad in zip(rest, bad, strict=True) if is_bad}
 
 
-def _places(part: TensorRef) -> list[Place]:
+def _tensor_places(part: TensorRef) -> list[Place]:
     """The places of the bytes of a tensor. Its storage may lack others."""
     place = part.storage.noted
     if place is None or not part.numel:
@@ -129,7 +129,7 @@ def are_damaged(tensors: Sequence[Tensor], executor: Executor, *, far: bool = Fa
     for place, row in cuts.items():
         answers = [next(results) for _ in row]
         read = [answer for answer in answers if not isinstance(answer, Failed)]
-        if len(read) == len(answers) and joined(row, read) != (records[place].crc, None):
+        if len(read) == len(answers) and join_crcs(row, read) != (records[place].crc, None):
             bad.add(place)
     return [not bad.isdisjoint(places) for places in over]
 
@@ -153,34 +153,34 @@ class Audit:
                 continue
             self._known.add(checksum.place)
             if checksum.place.size <= SMALL and checksum.place.inflated is None:
-                self._compare(checksum, crc_of(checksum.place))
+                self._compare_crc(checksum, crc_of(checksum.place))
                 continue
             parts = parts_of_record(checksum.place)
-            pool = self._threads()
+            pool = self._thread_pool()
             done = [pool.submit(crc_of, checksum.place.slice_stored(first, last)) for first, last in parts]
             self._rows.append((checksum, parts, done))
 
     def passed(self, checksum: Checksum, crc: int) -> None:
         """Note the CRC of a record whose bytes were read for another purpose."""
         self._known.add(checksum.place)
-        self._compare(checksum, (crc, None))
+        self._compare_crc(checksum, (crc, None))
 
     def damaged(self) -> list[Checksum]:
         """The checksums that the bytes contradict, of all records so far. Raises UnreadableError."""
         for checksum, parts, done in self._rows:
-            self._compare(checksum, joined(parts, [future.result() for future in done]))
+            self._compare_crc(checksum, join_crcs(parts, [future.result() for future in done]))
         self._rows.clear()
         return self._found
 
-    def _compare(self, checksum: Checksum, result: tuple[int, str | None]) -> None:
+    def _compare_crc(self, checksum: Checksum, result: tuple[int, str | None]) -> None:
         if result != (checksum.crc, None):
             self._found.append(checksum)
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _thread_pool(self) -> ThreadPoolExecutor:
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor  # here: most files have nothing to compare
 
-            self._pool = ThreadPoolExecutor(min(8, cpus()))
+            self._pool = ThreadPoolExecutor(min(8, count_cpus()))
         return self._pool
 
     def __enter__(self) -> Audit:

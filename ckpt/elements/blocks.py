@@ -71,7 +71,7 @@ def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
         if big:
             block = cast.swapped(block, ref.dtype)
         if ref.conj or ref.neg:
-            block = cast.resolved(block, ref.dtype, conj=ref.conj, neg=ref.neg)
+            block = cast.resolve_conj_and_neg(block, ref.dtype, conj=ref.conj, neg=ref.neg)
         yield block
 
 
@@ -112,7 +112,7 @@ def is_dense(ref: TensorRef) -> bool:
 
 def is_permuted(ref: TensorRef) -> bool:
     """Tell whether the elements are contiguous in some order of the dimensions, so that none is seen twice."""
-    return is_dense(permuted(ref, memory_order(ref)))
+    return is_dense(permute_dims(ref, memory_order(ref)))
 
 
 def memory_order(ref: TensorRef) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ def memory_order(ref: TensorRef) -> tuple[int, ...]:
     )
 
 
-def permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
+def permute_dims(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
     """The same elements with the dimensions in another order."""
     return ref._replace(
         shape=tuple(ref.shape[place] for place in order), stride=tuple(ref.stride[place] for place in order)
@@ -161,7 +161,7 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
             if not crc or (recorded is not None and (count > SMALL or len(stretches) == 1)):
                 sink.copy(run.source, run.offset + begin, count)
                 if crc and recorded is not None:
-                    total = crcs.combined(total, recorded.crc, count) if total else recorded.crc
+                    total = crcs.combine_crcs(total, recorded.crc, count) if total else recorded.crc
                 elif sink.audit is not None:
                     sink.audit.check(piece)
                 continue
@@ -174,14 +174,14 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
                 total = zlib.crc32(block, total)
             sink.write(block)
         if recorded is not None:
-            _passed(recorded, own, storage, sink)
-            total = crcs.combined(total, recorded.crc, count) if total else recorded.crc
+            _note_passed(recorded, own, storage, sink)
+            total = crcs.combine_crcs(total, recorded.crc, count) if total else recorded.crc
         elif sink.audit is not None:
             sink.audit.check(piece)
     return total if crc else 0
 
 
-def _passed(checksum: Checksum, crc: int, storage: Storage, sink: Sink) -> None:
+def _note_passed(checksum: Checksum, crc: int, storage: Storage, sink: Sink) -> None:
     """Note that a record passed whole, with this CRC. Raises DamagedDataError where nobody keeps account."""
     if sink.audit is not None:
         sink.audit.passed(checksum, crc)
@@ -210,7 +210,7 @@ class _Buffers(threading.local):
 _BUFFERS = _Buffers()
 
 
-def buffer(side: int, size: int) -> bytearray:
+def thread_buffer(side: int, size: int) -> bytearray:
     """A buffer of exactly `size` bytes. Each thread has one per `side` and uses the same memory each time."""
     return _BUFFERS.take(side, size)
 
@@ -221,7 +221,7 @@ def same_ranges(source: Source, first: int, other: Source, second: int, count: i
     Stops early.
     """
     if count >= BLOCK:
-        first_buffer, second_buffer = buffer(0, BLOCK), buffer(1, BLOCK)
+        first_buffer, second_buffer = thread_buffer(0, BLOCK), thread_buffer(1, BLOCK)
         views = memoryview(first_buffer), memoryview(second_buffer)
         for position in range(0, count - count % BLOCK, BLOCK):
             source.read_into(first + position, views[0])

@@ -183,7 +183,7 @@ class Boxes(BasePlace):
             return
         place = self.resolved()
         if place is self:
-            yield from map(bytes, self._gathered(start, size))
+            yield from map(bytes, self._gather_bytes(start, size))
         else:
             yield from place.read_blocks(start, size, tally)
 
@@ -194,7 +194,7 @@ class Boxes(BasePlace):
             return
         place = self.resolved()
         if place is self:
-            yield from self._gathered(start, count)
+            yield from self._gather_bytes(start, count)
         else:
             yield from place.stream_blocks(start, count, tally, passed)
 
@@ -204,7 +204,7 @@ class Boxes(BasePlace):
 
     def __reduce__(self) -> tuple[object, ...]:
         boxes = () if self.problem is not None else tuple(self.boxes)  # without them there is nothing to read
-        return _boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
+        return _rebuild_boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
 
     def _runs(self) -> list[tuple[int, Range]] | None:
         """(first byte, range) of each box in order, when every box is one run of bytes in a file; else None."""
@@ -217,7 +217,7 @@ class Boxes(BasePlace):
             run = place_of(box.tensor()).run
             if run is None:
                 return None
-            runs.append((self.dtype.nbytes(flat(box.offsets, self.shape)), run))
+            runs.append((self.dtype.nbytes(flat_index(box.offsets, self.shape)), run))
         return sorted(runs, key=lambda row: row[0])
 
     def boxes_between(self, first: int, last: int) -> Iterator[Box]:
@@ -238,7 +238,7 @@ class Boxes(BasePlace):
         """The first byte of a box, and the one behind its last."""
         far = [offset + size - 1 for offset, size in zip(box.offsets, box.sizes, strict=True)]
         width = self.dtype.nbytes
-        return width(flat(box.offsets, self.shape)), width(flat(far, self.shape) + 1)
+        return width(flat_index(box.offsets, self.shape)), width(flat_index(far, self.shape) + 1)
 
     def _readings_of(self, box: Box, first: int, last: int) -> Iterator[Reading]:
         """The bytes of a box that are among these of the whole: those alone where they are one run, else whole rows."""
@@ -254,7 +254,7 @@ class Boxes(BasePlace):
         for source, start, stop in box.part.reads():
             yield (source, start + low, min(stop, start + high + _EDGE)) if is_part else (source, start, stop)
 
-    def _gathered(self, start: int, count: int) -> Iterator[memoryview]:
+    def _gather_bytes(self, start: int, count: int) -> Iterator[memoryview]:
         """`count` bytes from byte `start`, in blocks that are valid until the next one.
 
         Memory stays at two bands and what one box takes. Raises UnsupportedError.
@@ -265,20 +265,20 @@ class Boxes(BasePlace):
         boxes = [box for box in self.boxes if prod(box.sizes)]
         end = start + count
         held = _Buffers()
-        for band in _bands(self.shape, width, start // width, -(-end // width)):
-            data = _filled(band, self.shape, width, boxes, held)
+        for band in _split_bands(self.shape, width, start // width, -(-end // width)):
+            data = _fill_band(band, self.shape, width, boxes, held)
             begin = band.start * width
             yield data[max(0, start - begin) : end - begin]
 
 
-def _boxes(
+def _rebuild_boxes(
     dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box], problem: str | None, grid: tuple[int, ...]
 ) -> Boxes:
     """The boxes in another process, which only reads them: who made the tasks looks after their sources."""
     return Boxes(dtype, shape, lambda: boxes, (), problem, grid)
 
 
-def flat(index: Sequence[int], shape: Sequence[int]) -> int:
+def flat_index(index: Sequence[int], shape: Sequence[int]) -> int:
     """The number of an element in the order of a shape."""
     number = 0
     for coordinate, size in zip(index, shape, strict=True):
@@ -334,7 +334,7 @@ class _Band(NamedTuple):
     start: int
 
 
-def _bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator[_Band]:
+def _split_bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator[_Band]:
     """The bands with the elements `start` to `end`."""
     level = 0
     while level < len(shape) - 1 and prod(shape[level + 1 :]) * width > BAND:
@@ -354,7 +354,7 @@ def _bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator
         row_number += last - first
 
 
-def _filled(
+def _fill_band(
     band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box], held: _Buffers
 ) -> memoryview:
     """The bytes of a band. The boxes cover all of it."""
@@ -375,7 +375,7 @@ def _filled(
         begins = tuple(index - offset for index, offset in zip(band.outer, box.offsets, strict=False))
         sizes = box.sizes[level + 1 :]
         inner_numel = prod(sizes)
-        first = flat((*begins, low - offset), (*box.sizes[:level], size)) * inner_numel
+        first = flat_index((*begins, low - offset), (*box.sizes[:level], size)) * inner_numel
         last = first + (high - low) * inner_numel
         if sizes == inner:
             fill_span(box.tensor(), first, last, data[(low - band.first) * row : (high - band.first) * row])
@@ -383,11 +383,11 @@ def _filled(
         part = held.part((last - first) * width)
         fill_span(box.tensor(), first, last, part)
         begins_inside = (low - band.first, *box.offsets[level + 1 :])
-        _scatter(data, (band.last - band.first, *inner), part, (high - low, *sizes), width, begins_inside)
+        _scatter_box(data, (band.last - band.first, *inner), part, (high - low, *sizes), width, begins_inside)
     return data
 
 
-def _scatter(
+def _scatter_box(
     data: memoryview,
     shape: tuple[int, ...],
     part: memoryview,

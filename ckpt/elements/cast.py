@@ -41,22 +41,22 @@ def gathered(
     width = dtype.bits // 8
     flat = np.frombuffer(data, f"V{width}" if width not in (1, 2, 4, 8) else f"u{width}")
     steps = tuple(step * width for step in stride)
-    yield from _blocks(np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False))
+    yield from _array_blocks(np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False))
 
 
-def _blocks(view: Array) -> Iterator[bytes]:
+def _array_blocks(view: Array) -> Iterator[bytes]:
     if view.ndim == 0 or view.nbytes <= BLOCK:
         yield view.tobytes()
     elif view[0].nbytes > BLOCK:
         for row in view:
-            yield from _blocks(row)
+            yield from _array_blocks(row)
     else:
         step = max(1, BLOCK // max(1, view[0].nbytes))
         for start in range(0, len(view), step):
             yield view[start : start + step].tobytes()
 
 
-def resolved(block: bytes, dtype: DType, *, conj: bool, neg: bool) -> bytes:
+def resolve_conj_and_neg(block: bytes, dtype: DType, *, conj: bool, neg: bool) -> bytes:
     """Elements with the conjugation and negation resolved, as torch's resolve_conj and resolve_neg do."""
     import numpy as np
 
@@ -98,27 +98,27 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
 
     Rounds to nearest, ties to even; float64 goes through float32. Ints wrap around.
     """
-    converted, overflowed, _ = counted(block, source, to)
+    converted, overflowed, _ = cast_and_count(block, source, to)
     return converted, overflowed
 
 
-def counted(block: bytes, source: DType, to: DType) -> tuple[bytes, int, int]:
+def cast_and_count(block: bytes, source: DType, to: DType) -> tuple[bytes, int, int]:
     """As `cast`, with the number of elements that became 0."""
     import numpy as np
 
     if to.kind == "int":
         return (
-            numbers(block, source)
+            as_numbers(block, source)
             .astype(f"<{'u' if to.name.startswith('u') else 'i'}{to.bits // 8}")
             .tobytes(),
             0,
             0,
         )
     if to.name == "float64":
-        return numbers(block, source).astype("<f8").tobytes(), 0, 0
-    values = numbers(block, source)
+        return as_numbers(block, source).astype("<f8").tobytes(), 0, 0
+    values = as_numbers(block, source)
     with np.errstate(over="ignore", invalid="ignore"):
-        result, infinite = _narrowed(values.astype("<f4", copy=False), to)
+        result, infinite = _narrow_with_mask(values.astype("<f4", copy=False), to)
     overflowed = int(np.count_nonzero(infinite))
     if overflowed and source.kind == "float":
         overflowed -= int(np.count_nonzero(np.isinf(values)))
@@ -127,7 +127,7 @@ def counted(block: bytes, source: DType, to: DType) -> tuple[bytes, int, int]:
     return result.tobytes(), overflowed, vanished
 
 
-def _narrowed(values: Array, to: DType) -> tuple[Array, Array]:
+def _narrow_with_mask(values: Array, to: DType) -> tuple[Array, Array]:
     """(float32 numbers as float32, float16 or bfloat16, a mask of the infinite ones)."""
     import numpy as np
 
@@ -151,7 +151,7 @@ _BEYOND = {"float32": 2.0**128, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**
 """The least positive numbers that are not finite in these types."""
 
 
-def rounded(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
+def round_numbers(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
     """(numbers of float64 or float32 as any type of AVERAGED, how many finite ones are beyond its range), like torch's `copy_`.
 
     Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the range of the type becomes what torch
@@ -160,7 +160,7 @@ def rounded(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
     import numpy as np
 
     if to.bits == 8 * values.itemsize:
-        return _bytes(values), 0
+        return _byte_view(values), 0
     narrow = values
     if values.itemsize > 4:
         narrow = rows.row("<f4", 1, len(values))
@@ -169,21 +169,21 @@ def rounded(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
     if to.bits > 8:
         most = _BEYOND[to.name]
         if -most < float(narrow.min(initial=0)) and float(narrow.max(initial=0)) < most:  # not so with NaN
-            return _bytes(_narrow(narrow, to, rows)), 0
-        result, lost = _narrowed(narrow, to)
+            return _byte_view(_narrow_finite(narrow, to, rows)), 0
+        result, lost = _narrow_with_mask(narrow, to)
     else:
         bits = narrow.view("<u4")
         # The upper half decides, with a last bit that says whether any bit of the lower half is set.
         upper = (bits >> 16) | ((bits & 0xFFFF) != 0)
-        codes, beyond = _codes(to.name)
+        codes, beyond = _float8_codes(to.name)
         result, lost = np.take(codes, upper), np.take(beyond, upper)
     overflowed = int(np.count_nonzero(lost))
     if overflowed:
         overflowed -= int(np.count_nonzero(lost & ~np.isfinite(values)))
-    return _bytes(result), overflowed
+    return _byte_view(result), overflowed
 
 
-def _narrow(values: Array, to: DType, rows: Rows) -> Array:
+def _narrow_finite(values: Array, to: DType, rows: Rows) -> Array:
     """float32 numbers as float32, float16 or bfloat16, of which all are finite."""
     import numpy as np
 
@@ -202,13 +202,13 @@ def _narrow(values: Array, to: DType, rows: Rows) -> Array:
     return halves
 
 
-def _bytes(values: Array) -> memoryview:
+def _byte_view(values: Array) -> memoryview:
     view: memoryview = values.view("u1").data
     return view
 
 
 @cache
-def _codes(name: str) -> tuple[Array, Array]:
+def _float8_codes(name: str) -> tuple[Array, Array]:
     """The nearest 8-bit float of each float32 whose lower half is empty, and a mask of those beyond its range.
 
     float8_e4m3fn has its largest number for these, as torch 2.13 has it; the others have an infinity or NaN.
@@ -216,7 +216,7 @@ def _codes(name: str) -> tuple[Array, Array]:
     import numpy as np
 
     signed_zero = not name.endswith("fnuz")
-    values = numbers(bytes(range(128)), BY_NAME[name]).astype("<f8")
+    values = as_numbers(bytes(range(128)), BY_NAME[name]).astype("<f8")
     values = values[np.isfinite(values)]
     ends = np.append(values, 2 * values[-1] - values[-2])
     middles = (ends[1:] + ends[:-1]) / 2
@@ -233,7 +233,9 @@ def _codes(name: str) -> tuple[Array, Array]:
     return codes.astype("u1"), beyond
 
 
-def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType) -> bytes:
+def overlay_elements(
+    base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType
+) -> bytes:
     """The elements of a tensor, with those whose index is within `other` taken from `over`, which has that shape."""
     import numpy as np
 
@@ -272,7 +274,7 @@ CASTABLE = AVERAGED | {"float8_e8m0fnu"}
 
 
 @cache
-def _table(name: str) -> Array:
+def _decode_table(name: str) -> Array:
     """The float32 of each code of a float of 16 bits, or of each two codes of one of 8, by the little-endian number that they are.
 
     Computing with the codes is slow where many are subnormal: each takes as long as fifty others.
@@ -280,12 +282,12 @@ def _table(name: str) -> Array:
     import numpy as np
 
     codes = np.arange(1 << 16, dtype="<u2").view(f"<u{BY_NAME[name].bits // 8}")
-    words = _decoded(codes, _FLOATS[name]) if name in _FLOATS else _scales(codes)
+    words = _decode_floats(codes, _FLOATS[name]) if name in _FLOATS else _decode_scales(codes)
     table: Array = words if codes.itemsize == 2 else words.view("<u8")
     return table
 
 
-def _decoded(codes: Array, layout: _Float) -> Array:
+def _decode_floats(codes: Array, layout: _Float) -> Array:
     """Floats of 8 and 16 bits as words of float32, which has room for the exponent and the mantissa of each."""
     import numpy as np
 
@@ -305,7 +307,7 @@ def _decoded(codes: Array, layout: _Float) -> Array:
     return words
 
 
-def _scales(codes: Array) -> Array:
+def _decode_scales(codes: Array) -> Array:
     """The codes of float8_e8m0fnu, which are exponents of two, as words of float32."""
     words = codes.astype("<u4")
     words <<= 23
@@ -314,7 +316,7 @@ def _scales(codes: Array) -> Array:
     return words
 
 
-def _floats(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Array:
+def _widen_floats(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Array:
     """Floats of 8 and 16 bits as float32."""
     import numpy as np
 
@@ -325,8 +327,8 @@ def _floats(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Ar
         np.left_shift(words, 16, out=words)
         return words.view("<f4")
     if dtype.bits == 8 and len(block) % 2:  # the last one has no pair
-        return _floats(bytes(block) + b"\0", dtype, row, rows)[:-1]
-    table, codes = _table(dtype.name), np.frombuffer(block, "<u2")
+        return _widen_floats(bytes(block) + b"\0", dtype, row, rows)[:-1]
+    table, codes = _decode_table(dtype.name), np.frombuffer(block, "<u2")
     words = rows.words(row, len(codes) * table.itemsize // 4)
     np.take(table, codes, out=words.view(table.dtype), mode="clip")
     return words.view("<f4")
@@ -338,7 +340,7 @@ def is_castable(dtype: DType) -> bool:
 
 
 def has_numbers(dtype: DType) -> bool:
-    """Tell whether `numbers` accepts elements of this type."""
+    """Tell whether `as_numbers` accepts elements of this type."""
     return not (dtype.bits < 8 or dtype.kind in ("bits", "quantized") or dtype.name.startswith("float4"))
 
 
@@ -365,7 +367,7 @@ def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
 
     code = _CODES.get(dtype.name)
     if code is None:
-        items: list[bool | int | float | complex] = numbers(data, dtype).tolist()
+        items: list[bool | int | float | complex] = as_numbers(data, dtype).tolist()
         return items
     count = len(data) * 8 // dtype.bits
     if dtype.name == "bfloat16":  # the upper half of a float32
@@ -373,7 +375,7 @@ def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
     return list(unpack(f"<{count}{code}", data))
 
 
-def numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | None = None) -> Array:
+def as_numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | None = None) -> Array:
     """Elements as numbers that numpy can compute with. Floats narrower than float32 become float32.
 
     The result is valid until the thread calls again with the same `row`, or until the `rows` are used again.
@@ -381,7 +383,7 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | 
     import numpy as np
 
     if dtype.bits <= 16 and dtype.name in CASTABLE:
-        return _floats(block, dtype, row, rows or scratch())
+        return _widen_floats(block, dtype, row, rows or thread_rows())
     if dtype.kind == "float":
         return np.frombuffer(block, f"<f{dtype.bits // 8}")
     if dtype.kind == "complex":
@@ -425,6 +427,6 @@ class _Scratch(threading.local, Rows):
 
 
 @cache
-def scratch() -> _Scratch:
+def thread_rows() -> _Scratch:
     """The rows of the calling thread."""
     return _Scratch()

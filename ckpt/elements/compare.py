@@ -7,12 +7,20 @@ from math import isfinite, sqrt
 
 from ckpt.bytes.executor import Executor, Failed, Serial, Task, run_each
 from ckpt.elements import spans
-from ckpt.elements.blocks import elements, is_dense, memory_order, permuted, same_bytes, same_ranges, slice_of
+from ckpt.elements.blocks import (
+    elements,
+    is_dense,
+    memory_order,
+    permute_dims,
+    same_bytes,
+    same_ranges,
+    slice_of,
+)
 from ckpt.elements.cast import has_numbers
 from ckpt.elements.computed import place_of
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Difference
-from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
+from ckpt.elements.spans import cut_spans, numbered_blocks, refuse_unfolded, without_repeats
 from ckpt.elements.unpacked import Unpacked, can_unpack, unpacked
 from ckpt.model.errors import UnreadableError
 from ckpt.model.rows import NamedTuple
@@ -65,7 +73,7 @@ class Change(NamedTuple):
         return None if self.differing else 0.0
 
 
-def together(changes: Sequence[Change]) -> Change:
+def merge_changes(changes: Sequence[Change]) -> Change:
     """Return the changes of several tensors as one, without an index."""
     measured = [change for change in changes if change.squares is not None]
     is_finite = len(measured) == len(changes)
@@ -111,7 +119,7 @@ class _Part(NamedTuple):
         if self.known:
             return []
         tasks = []
-        for first, last in cuts(self.one, self.two):
+        for first, last in cut_spans(self.one, self.two):
             first_slice, second_slice = slice_of(self.one, first, last), slice_of(self.two, first, last)
             arguments = (first_slice, second_slice, self.tolerance, self.always, self.histogram)
             tasks.append(Task(compare_span, arguments, first_slice.nbytes + second_slice.nbytes))
@@ -131,7 +139,7 @@ class _Part(NamedTuple):
         for difference in differences:
             assert difference is not None
             whole.merge(difference)
-        index = None if whole.at is None else _index(whole.at, self.shape, self.order)
+        index = None if whole.at is None else _element_index(whole.at, self.shape, self.order)
         # If no two finite elements differ, there is a change but no number for it.
         is_finite = index is not None or not whole.differing
         times = self.times
@@ -186,7 +194,7 @@ class Comparison(NamedTuple):
         return moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
 
 
-def plan(
+def plan_comparison(
     before: Tensor,
     after: Tensor,
     tolerance: Callable[[str], Tolerance] | None = None,
@@ -208,7 +216,7 @@ def plan(
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
     labels = ("",) if isinstance(before, TensorRef) else tuple(label for label, _ in before.parts)
-    parts = tuple(_part(old, new, tolerance, always, histogram) for old, new in pairs)
+    parts = tuple(_plan_part(old, new, tolerance, always, histogram) for old, new in pairs)
     return Comparison(before, labels[: len(parts)], parts, always)
 
 
@@ -217,7 +225,7 @@ def kind_of(tensor: Composite) -> Hashable:
     return tensor.detail if tensor.shards is None else tensor.shards.offsets
 
 
-def _part(
+def _plan_part(
     before: TensorRef,
     after: TensorRef,
     tolerance: Callable[[str], Tolerance] | None,
@@ -236,7 +244,7 @@ def _part(
     old, new, times = without_repeats(_numeric(before), _numeric(after))
     refuse_unfolded(old)
     refuse_unfolded(new)
-    old, new, order = _straightened(old, new)
+    old, new, order = _straighten_dims(old, new)
     return _Part(old, new, times, order, old.shape, allowed, always, histogram)
 
 
@@ -259,7 +267,7 @@ def compare_all(
     parts = [part for comparison in comparisons for part in comparison.parts]
     tasks = [part.tasks() for part in parts]
     every = [task for row in tasks for task in row]
-    results_of = _regrouped(run_each(executor, every, progress), tasks)
+    results_of = _regroup_results(run_each(executor, every, progress), tasks)
     # The norm covers the whole tensor, so if some spans differ, the equal ones are measured too.
     again = [
         Task(compare_span, (*task.arguments[:3], True, *task.arguments[4:]))
@@ -271,7 +279,7 @@ def compare_all(
     measured = iter(run_each(executor, again))
     changes = iter(
         [
-            _whole(
+            _part_change(
                 part,
                 [next(measured) if outcome is None else outcome for outcome in results]
                 if any(isinstance(outcome, Difference) for outcome in results)
@@ -280,17 +288,20 @@ def compare_all(
             for part, results in zip(parts, results_of, strict=True)
         ]
     )
-    return [_changed(comparison, [next(changes) for _ in comparison.parts]) for comparison in comparisons]
+    return [
+        _comparison_change(comparison, [next(changes) for _ in comparison.parts])
+        for comparison in comparisons
+    ]
 
 
-def _regrouped(
+def _regroup_results(
     results: Sequence[Span], tasks: Sequence[Sequence[Task[Difference | None]]]
 ) -> list[list[Span]]:
     answers = iter(results)
     return [[next(answers) for _ in row] for row in tasks]
 
 
-def _whole(part: _Part, results: Sequence[Span]) -> Change | Failed | None:
+def _part_change(part: _Part, results: Sequence[Span]) -> Change | Failed | None:
     """The change of a part. Where a span could not be read, nothing is said of the others."""
     differences: list[Difference | None] = []
     for result in results:
@@ -300,7 +311,9 @@ def _whole(part: _Part, results: Sequence[Span]) -> Change | Failed | None:
     return part.result(differences)
 
 
-def _changed(comparison: Comparison, changes: Sequence[Change | Failed | None]) -> Change | Failed | None:
+def _comparison_change(
+    comparison: Comparison, changes: Sequence[Change | Failed | None]
+) -> Change | Failed | None:
     known_changes: list[Change | None] = []
     for change in changes:
         if isinstance(change, Failed):
@@ -322,9 +335,9 @@ def compare(
 ) -> Change | None:
     """The change between two tensors of one shape, None when every byte is the same.
 
-    Tensors without data (on meta) are the same. Raises as `plan` does, and UnreadableError.
+    Tensors without data (on meta) are the same. Raises as `plan_comparison` does, and UnreadableError.
     """
-    change = compare_all([plan(before, after, tolerance, always=always)])[0]
+    change = compare_all([plan_comparison(before, after, tolerance, always=always)])[0]
     if isinstance(change, Failed):
         raise UnreadableError(change.problem)
     return change
@@ -335,7 +348,7 @@ def _all_of(tensor: Tensor) -> Change:
     return Change(tensor.numel, 0, tensor.numel)
 
 
-def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, tuple[int, ...]]:
+def _straighten_dims(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, tuple[int, ...]]:
     """Both tensors with their dimensions in the order of memory, if they share one, and that order.
 
     Tensors that are channels-last or transposed on both sides are then read from first to last.
@@ -343,7 +356,7 @@ def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Tenso
     order = tuple(range(len(before.shape)))
     if before.stride == after.stride and not is_dense(before):
         lying = memory_order(before)
-        old, new = permuted(before, lying), permuted(after, lying)
+        old, new = permute_dims(before, lying), permute_dims(after, lying)
         if is_dense(old):
             return old, new, lying
     return before, after, order
@@ -361,7 +374,7 @@ def compare_span(
         return None if before.dtype == after.dtype and _same_bytes(before, after) else difference
     difference.histogram = Histogram() if histogram else None
     if before.dtype == after.dtype:
-        if (pair := _short(before, after)) is not None:
+        if (pair := _read_short_pair(before, after)) is not None:
             if pair[0] == pair[1] and not always:
                 return None
             difference.add(*pair, (before.dtype, after.dtype), tolerance)
@@ -383,7 +396,7 @@ def _have_numbers(*refs: TensorRef) -> bool:
     return all(has_numbers(ref.dtype) for ref in refs)
 
 
-def _short(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
+def _read_short_pair(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
     """The elements of two tensors of one dtype that fit into one step, read once; None of others."""
     if before.numel > spans.ELEMENTS:
         return None
@@ -427,7 +440,7 @@ def _stored_bytes(ref: TensorRef) -> Iterator[bytes]:
     return place.read_blocks(first, last - first)
 
 
-def _index(number: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
+def _element_index(number: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
     """The index of an element, from its number in the order of reading."""
     out = [0] * len(shape)
     for place, size in zip(reversed(order), reversed(shape), strict=True):

@@ -82,7 +82,7 @@ class Computed(PlaceOfTensors):
             yield from elements(self.of, tally)
             return
         for block in in_whole_elements(elements(self.of, tally), max(1, self.of.dtype.bits // 8)):
-            converted, overflowed, vanished = cast.counted(block, self.of.dtype, self.dtype)
+            converted, overflowed, vanished = cast.cast_and_count(block, self.of.dtype, self.dtype)
             if (overflowed or vanished) and tally is not None:
                 tally(overflowed, vanished)
             yield converted
@@ -119,7 +119,7 @@ class Overlaid(PlaceOfTensors):
             over, overflowed = cast.cast(over, self.over.dtype, self.of.dtype)
             if overflowed and tally is not None:
                 tally(overflowed)
-        yield cast.overlaid(base, self.of.shape, over, self.over.shape, self.of.dtype)
+        yield cast.overlay_elements(base, self.of.shape, over, self.over.shape, self.of.dtype)
 
 
 # --- the elements of a tensor as a place ------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     return Computed(ref, dtype or ref.dtype)
 
 
-def little(storage: Storage) -> Storage:
+def little_endian_storage(storage: Storage) -> Storage:
     """A storage with little-endian bytes. An untyped storage stays as it is, because torch never swaps it."""
     if not is_big(storage) or storage.dtype is None:
         return storage
@@ -159,7 +159,7 @@ def fill_span(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
     """Fill a buffer with the elements `first` to `last` of a tensor in the order of its shape."""
     if not is_dense(ref):
         width = ref.dtype.bits // 8
-        into[:] = memoryview(_gathered(ref))[first * width : last * width]
+        into[:] = memoryview(_gather_elements(ref))[first * width : last * width]
         return
     part = slice_of(ref, first, last)
     run = place_of(part).run
@@ -173,6 +173,6 @@ def fill_span(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
 
 
 @lru_cache(maxsize=1)
-def _gathered(ref: TensorRef) -> bytes:
+def _gather_elements(ref: TensorRef) -> bytes:
     """The elements of a part with other strides, gathered once for all that is read of it."""
     return b"".join(elements(ref))

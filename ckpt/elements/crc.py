@@ -10,36 +10,36 @@ _ONE = 1 << 31
 
 
 @lru_cache(maxsize=1024)  # the items of a distributed checkpoint begin alike
-def combined(first: int, second: int, count: int) -> int:
+def combine_crcs(first: int, second: int, count: int) -> int:
     """The CRC-32 of bytes with the CRC `first`, followed by `count` bytes with the CRC `second`.
 
     As zlib's crc32_combine: the first is multiplied by x to the power of 8 × count, modulo the polynomial.
     """
-    return _product(_power(count), first) ^ second
+    return _multiply_polynomials(_power_of_x(count), first) ^ second
 
 
 @lru_cache(maxsize=1024)
-def _power(count: int) -> int:
+def _power_of_x(count: int) -> int:
     """x to the power of 8 × count, modulo the polynomial. Most spans, and most records of an archive, have one of few sizes."""
     power, squared = _ONE, 3
     while count:
         if count & 1:
-            power = _product(_powers()[squared % 32], power)
+            power = _multiply_polynomials(_squared_powers()[squared % 32], power)
         count >>= 1
         squared += 1
     return power
 
 
 @cache
-def _powers() -> tuple[int, ...]:
+def _squared_powers() -> tuple[int, ...]:
     """x to the power of 1, 2, 4, 8 and so on, modulo the polynomial. The 33rd would be the first again."""
     powers = [1 << 30]
     for _ in range(31):
-        powers.append(_product(powers[-1], powers[-1]))
+        powers.append(_multiply_polynomials(powers[-1], powers[-1]))
     return tuple(powers)
 
 
-def _product(first: int, second: int) -> int:
+def _multiply_polynomials(first: int, second: int) -> int:
     """Multiply two polynomials over GF(2), modulo the polynomial of CRC-32."""
     product = 0
     for bit in range(31, -1, -1):

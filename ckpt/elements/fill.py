@@ -38,25 +38,25 @@ Region = tuple[range, ...]
 """The indices that are taken of each dimension, all ascending."""
 
 
-def whole(ref: TensorRef) -> Region:
+def whole_region(ref: TensorRef) -> Region:
     """The region with all elements."""
     return tuple(map(range, ref.shape))
 
 
-def fill(ref: TensorRef, buffer: memoryview, sources: list[Source] | None = None) -> None:
+def fill_buffer(ref: TensorRef, buffer: memoryview, sources: list[Source] | None = None) -> None:
     """Fill a buffer with all elements of a tensor in the order of its shape, as `blocks.elements` gives them.
 
     `sources` gets the sources that were read. Raises UnreadableError.
     """
     import numpy as np
 
-    out = np.frombuffer(buffer, _raw(ref.dtype)).reshape(ref.shape)
-    _gather(ref, whole(ref), out, [] if sources is None else sources)
+    out = np.frombuffer(buffer, _raw_dtype(ref.dtype)).reshape(ref.shape)
+    _gather(ref, whole_region(ref), out, [] if sources is None else sources)
 
 
 def fill_array(ref: TensorRef, out: Array) -> None:
     """Fill an array of raw elements, of any strides, with all elements of a tensor. Raises UnreadableError."""
-    _gather(ref, whole(ref), out, [])
+    _gather(ref, whole_region(ref), out, [])
 
 
 def array(
@@ -72,23 +72,23 @@ def array(
     """
     import numpy as np
 
-    region = whole(ref) if region is None else region
+    region = whole_region(ref) if region is None else region
     shape = tuple(map(len, region))
     order = blocks.memory_order(ref)
     ordered = tuple(shape[dim] for dim in order)
     back = tuple(order.index(dim) for dim in range(len(order)))
-    kind, raw = array_kind(ref.dtype), np.dtype(_raw(ref.dtype))
+    kind, raw = array_kind(ref.dtype), np.dtype(_raw_dtype(ref.dtype))
     flat = np.empty(prod(shape), kind)
     data = flat.view("u1")[flat.nbytes - flat.size * raw.itemsize :]
     target = data.view(raw).reshape(ordered).transpose(back)
     mirrored = [slice(None, None, -1 if dim in flipped else 1) for dim in range(len(shape))]
-    _gather(ref, region, _view(target, mirrored), [] if sources is None else sources)
+    _gather(ref, region, _array_view(target, mirrored), [] if sources is None else sources)
     if flat.nbytes > data.nbytes:
         # The narrow elements lie at the end of their own result, so what is written never reaches what is not yet read.
         for first in range(0, flat.size, _WIDEN):
             last = min(first + _WIDEN, flat.size)
             block = data[first * raw.itemsize : last * raw.itemsize].data
-            flat[first:last] = cast.numbers(block, ref.dtype)
+            flat[first:last] = cast.as_numbers(block, ref.dtype)
     return flat.reshape(ordered).transpose(back)
 
 
@@ -103,13 +103,13 @@ def array_kind(dtype: DType) -> str:
     return f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}"
 
 
-def _view(array: Array, index: Sequence[int | slice]) -> Array:
+def _array_view(array: Array, index: Sequence[int | slice]) -> Array:
     """The view of an array at an index of its first dimensions. An array of no dimensions is one too."""
     view: Array = array[(*index, ...)]
     return view
 
 
-def _raw(dtype: DType) -> str:
+def _raw_dtype(dtype: DType) -> str:
     width = dtype.bits // 8
     return f"<u{width}" if width in (1, 2, 4, 8) else f"V{width}"
 
@@ -126,34 +126,34 @@ def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -
     shown = boxes_shown(ref)
     if shown is not None:
         for box in shown.boxes:
-            cut = _within(region, box)
+            cut = _region_within(region, box)
             if cut is not None:
                 if not isinstance(box.part, TensorRef):
                     sources.append(box.part.source)
-                _gather(box.tensor(), cut[0], _view(out, cut[1]), sources)
+                _gather(box.tensor(), cut[0], _array_view(out, cut[1]), sources)
     else:
         sources += place.list_sources()
         width = ref.dtype.bits // 8
         if out.shape == ref.shape and out.flags.c_contiguous and blocks.is_dense(ref):  # the usual case
-            reader = _reader(place, out.nbytes)
+            reader = _reader_of_place(place, out.nbytes)
             reader.read_into(ref.offset * width, out.reshape(-1).view("u1").data)
             reader.finish()
         else:
             _read_view(ref, region, out, place)
         if place.big:
-            _swap(out, ref.dtype)
+            _swap_bytes(out, ref.dtype)
     if ref.conj or ref.neg:
-        _resolve(out, ref)
+        _resolve_conj_and_neg(out, ref)
 
 
 def _read_view(ref: TensorRef, region: Region, out: Array, place: Place) -> None:
     """Fill an array with a region of a tensor whose bytes have these strides."""
     stride = tuple(step * taken.step for step, taken in zip(ref.stride, region, strict=True))
     first = ref.offset + sum(step * taken.start for step, taken in zip(ref.stride, region, strict=True))
-    _read(place, ref.dtype.bits // 8, first, stride, out)
+    _read_strided(place, ref.dtype.bits // 8, first, stride, out)
 
 
-def _within(region: Region, box: Box) -> tuple[Region, list[slice]] | None:
+def _region_within(region: Region, box: Box) -> tuple[Region, list[slice]] | None:
     """(the indices of a region inside a box, counted from there, their places in the result), or None."""
     inner: list[range] = []
     places: list[slice] = []
@@ -168,29 +168,29 @@ def _within(region: Region, box: Box) -> tuple[Region, list[slice]] | None:
     return tuple(inner), places
 
 
-def _swap(out: Array, dtype: DType) -> None:
+def _swap_bytes(out: Array, dtype: DType) -> None:
     """Give elements the other byte order, where they are."""
     if dtype.kind == "complex":
         half = f"<u{dtype.bits // 16}"
-        for part in _halves(out, half):
+        for part in _complex_halves(out, half):
             part.byteswap(inplace=True)
     elif dtype.bits > 8:
         out.byteswap(inplace=True)
 
 
-def _halves(out: Array, kind: str) -> tuple[Array, Array]:
+def _complex_halves(out: Array, kind: str) -> tuple[Array, Array]:
     """The real and the imaginary parts of complex elements, as views."""
     pairs = out.view([("real", kind), ("imag", kind)])
     return pairs["real"], pairs["imag"]
 
 
-def _resolve(out: Array, ref: TensorRef) -> None:
+def _resolve_conj_and_neg(out: Array, ref: TensorRef) -> None:
     """Resolve conjugation and negation of elements, where they are."""
     import numpy as np
 
     dtype = ref.dtype
     if dtype.kind == "complex":
-        real, imag = _halves(out, f"<f{dtype.bits // 16}")
+        real, imag = _complex_halves(out, f"<f{dtype.bits // 16}")
         if ref.neg:
             np.negative(real, out=real)
         if ref.conj != ref.neg:
@@ -202,22 +202,22 @@ def _resolve(out: Array, ref: TensorRef) -> None:
         np.bitwise_xor(out, 1 << (dtype.bits - 1), out=out)
 
 
-def _read(place: Place, width: int, first: int, stride: tuple[int, ...], out: Array) -> None:
+def _read_strided(place: Place, width: int, first: int, stride: tuple[int, ...], out: Array) -> None:
     """Fill an array with the elements of a place from the element `first` on, with these strides in elements."""
     import numpy as np
 
     if any(size > 1 and not step for size, step in zip(out.shape, stride, strict=True)):
         once = tuple(1 if not step else size for size, step in zip(out.shape, stride, strict=True))
         held = np.empty(once, out.dtype)
-        _read(place, width, first, stride, held)
+        _read_strided(place, width, first, stride, held)
         out[...] = held
         return
     dims = [dim for dim, size in enumerate(out.shape) if size > 1]
     dims.sort(key=lambda dim: -stride[dim])  # as it lies in the file
     rest = [dim for dim, size in enumerate(out.shape) if size == 1]
-    target = _view(out.transpose((*rest, *dims)), [0] * len(rest))
+    target = _array_view(out.transpose((*rest, *dims)), [0] * len(rest))
     steps = [stride[dim] * width for dim in dims]
-    reader = _reader(place, out.size * width)
+    reader = _reader_of_place(place, out.size * width)
     _Gathering(reader, width, target, steps).run(first * width)
     reader.finish()
 
@@ -241,7 +241,7 @@ class _Gathering:
         while dense and self._extents[dense - 1] == sizes[dense - 1]:
             dense -= 1
         self._level = dims
-        while self._level and self._joins(self._level - 1, sizes):
+        while self._level and self._is_one_run(self._level - 1, sizes):
             self._level -= 1
         """The first dimension of what is read as one run: most of its bytes are needed."""
         self._is_dense = self._level >= dense
@@ -249,46 +249,46 @@ class _Gathering:
         self._targets: list[tuple[Array, int]] = []
         self._waiting = 0
 
-    def _joins(self, dim: int, sizes: list[int]) -> bool:
+    def _is_one_run(self, dim: int, sizes: list[int]) -> bool:
         """Tell whether a dimension is read as one run: half of it is needed, or little lies between its parts."""
         return self._extents[dim] <= 2 * sizes[dim] or self._steps[dim] - self._extents[dim + 1] < GAP
 
     def run(self, first: int) -> None:
         """Read all, from this byte of the place on."""
         extent, level = self._extents[self._level], self._level
-        run = _view(self._out, [0] * level)
+        run = _array_view(self._out, [0] * level)
         if self._is_dense and run.flags.c_contiguous and (not level or extent >= PIECE // 16):
-            for index, offset in self._outer(level):
-                run = _view(self._out, index).reshape(-1)
+            for index, offset in self._outer_indices(level):
+                run = _array_view(self._out, index).reshape(-1)
                 self._reader.read_into(first + offset, run.view("u1").data)
         elif extent > PIECE:
             while level < len(self._steps) - 1 and self._steps[level] > PIECE:
                 level += 1
             self._rows(first, level, max(1, PIECE // self._steps[level]))
         else:
-            self._runs(first, level)
+            self._read_runs(first, level)
 
-    def _outer(self, level: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    def _outer_indices(self, level: int) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield the indices in the dimensions before one, each with its byte."""
         for index in product(*map(range, self._shape[:level])):
             yield index, sum(number * step for number, step in zip(index, self._steps, strict=False))
 
     def _rows(self, first: int, dim: int, count: int) -> None:
         """Read so many rows of a dimension at once, with what lies between their elements."""
-        for index, offset in self._outer(dim):
+        for index, offset in self._outer_indices(dim):
             for low in range(0, self._shape[dim], count):
                 high = min(low + count, self._shape[dim])
                 size = (high - low - 1) * self._steps[dim] + self._extents[dim + 1]
                 [data] = self._reader.read_many([(first + offset + low * self._steps[dim], size)])
-                self._put(self._out[index][low:high], data, self._steps[dim:])
+                self._put_elements(self._out[index][low:high], data, self._steps[dim:])
 
-    def _runs(self, first: int, level: int) -> None:
+    def _read_runs(self, first: int, level: int) -> None:
         """Read runs, several in one call."""
         size = self._extents[level]
         most = PIECE * _AHEAD if self._reader.is_far else PIECE
         count = max(1, min(PIECE // size, _RUNS))
         before = max(level - 1, 0)
-        for index, offset in self._outer(before):
+        for index, offset in self._outer_indices(before):
             rows = self._shape[before] if level else 1
             step = self._steps[before] if level else 0
             for low in range(0, rows, count):
@@ -299,19 +299,19 @@ class _Gathering:
                 self._targets.append((target, high - low))
                 self._waiting += (high - low) * size
                 if self._waiting >= most or len(self._ranges) >= _RUNS:
-                    self._flush(level)
-        self._flush(level)
+                    self._flush_runs(level)
+        self._flush_runs(level)
 
-    def _flush(self, level: int) -> None:
+    def _flush_runs(self, level: int) -> None:
         runs = self._reader.read_many(self._ranges)
         position = 0
         for target, count in self._targets:
             data = runs[position] if count == 1 else b"".join(runs[position : position + count])
-            self._put(target, data, [self._extents[level], *self._steps[level:]])
+            self._put_elements(target, data, [self._extents[level], *self._steps[level:]])
             position += count
         self._ranges, self._targets, self._waiting = [], [], 0
 
-    def _put(self, target: Array, data: bytes, steps: list[int]) -> None:
+    def _put_elements(self, target: Array, data: bytes, steps: list[int]) -> None:
         """Put elements that lie in data with these strides into an array."""
         import numpy as np
 
@@ -377,16 +377,16 @@ class _Stream(_Reader):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._size = place.nbytes
-        self._begin()
+        self._begin_stream()
 
-    def _begin(self) -> None:
+    def _begin_stream(self) -> None:
         self._blocks = self._place.read_blocks()
         self._block: bytes | memoryview = b""
         self._first = 0
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         if offset < self._first:  # views that overlap themselves
-            self._begin()
+            self._begin_stream()
         position = 0
         while position < len(buffer):
             start = offset + position - self._first
@@ -413,7 +413,7 @@ class _Stream(_Reader):
                 pass
 
 
-def _reader(place: Place, needed: int) -> _Reader:
+def _reader_of_place(place: Place, needed: int) -> _Reader:
     """The reader of a place of which so many bytes are needed."""
     run = place.run
     if run is not None:

@@ -7,8 +7,8 @@ from math import copysign, floor, frexp, isfinite, ldexp
 from sys import float_info
 from typing import TYPE_CHECKING, Any
 
-from ckpt.elements.cast import numbers, scratch
-from ckpt.elements.double import distance
+from ckpt.elements.cast import as_numbers, thread_rows
+from ckpt.elements.double import abs_difference
 from ckpt.model.dtypes import DType
 from ckpt.model.text import Json
 
@@ -55,12 +55,12 @@ class Histogram:
         """Count finite numbers. All that were added, these included, reach from `low` to `high`."""
         import numpy as np
 
-        self._cover(low, high)
+        self._cover_range(low, high)
         count = len(values)
         if self.power is None:
             self.counts[0] += count
             return
-        places = _places(values, self.power, self.first)
+        places = _bin_places(values, self.power, self.first)
         even = 0 if count < _FEW else count & ~1
         if even:
             self._add_pairs(places[:even])
@@ -74,7 +74,7 @@ class Histogram:
 
         if self._table is None:
             self._table = np.zeros(BINS * 256, "u4")
-        indices = scratch().row("p", _ROW, len(places) // 2)
+        indices = thread_rows().row("p", _ROW, len(places) // 2)
         np.copyto(indices, places.view("<u2"))
         if has_fast_at():
             np.add.at(self._table, indices, np.uint32(1))
@@ -110,7 +110,7 @@ class Histogram:
         import numpy as np
 
         with np.errstate(all="ignore"):
-            values = _deltas(before, after, dtypes)
+            values = _element_deltas(before, after, dtypes)
             if not len(values):
                 return
             low, high = values.min().item(), values.max().item()
@@ -119,18 +119,18 @@ class Histogram:
                 if not len(values):
                     return
                 low, high = values.min().item(), values.max().item()
-            self.add(values, *self._both(low, high))
+            self.add(values, *self._joint_range(low, high))
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of other numbers."""
         if not other.counts:
             return
-        self._cover(*self._both(other.low, other.high))
+        self._cover_range(*self._joint_range(other.low, other.high))
         for index, count in enumerate(other.counts):
             if self.power is None:
                 bin_number = 0
             elif other.power is None:
-                bin_number = self._index(other.low)
+                bin_number = self._bin_index(other.low)
             else:
                 bin_number = (other.first + index >> self.power - other.power) - self.first
             self.counts[bin_number] += count
@@ -145,7 +145,7 @@ class Histogram:
         if counts:
             if low > high or isinstance(low, int) != isinstance(high, int):
                 raise ValueError
-            whole._cover(low, high)
+            whole._cover_range(low, high)
         if len(whole.counts) != len(counts):
             raise ValueError
         whole.counts = counts
@@ -166,7 +166,7 @@ class Histogram:
         first, last = self.first, self.first + len(self.counts)
         if isinstance(self.low, int):
             return first << self.power, last << self.power
-        return _scaled(first, self.power), _scaled(last, self.power)
+        return _bin_edge(first, self.power), _bin_edge(last, self.power)
 
     def to_json(self) -> dict[str, Json] | None:
         """The field `histogram`; docs/json.md is its contract. None where no number is finite."""
@@ -175,13 +175,13 @@ class Histogram:
         low, high = self.edges
         return {"low": low, "high": high, "counts": list(self.counts)}
 
-    def _both(self, low: float, high: float) -> tuple[float, float]:
+    def _joint_range(self, low: float, high: float) -> tuple[float, float]:
         return (min(self.low, low), max(self.high, high)) if self.counts else (low, high)
 
-    def _index(self, value: float) -> int:
-        return 0 if self.power is None else _bin(value, self.power) - self.first
+    def _bin_index(self, value: float) -> int:
+        return 0 if self.power is None else _bin_number(value, self.power) - self.first
 
-    def _cover(self, low: float, high: float) -> None:
+    def _cover_range(self, low: float, high: float) -> None:
         """Make the bins reach from `low` to `high`. All earlier numbers lie within."""
         if self.counts and low == self.low and high == self.high:
             return
@@ -191,11 +191,11 @@ class Histogram:
         if low == high:
             self.counts = held or [0]
             return
-        self.power = power = _power(low, high)
-        self.first = _bin(low, power)
-        self.counts = [0] * (_bin(high, power) - self.first + 1)
+        self.power = power = _width_power(low, high)
+        self.first = _bin_number(low, power)
+        self.counts = [0] * (_bin_number(high, power) - self.first + 1)
         for index, count in enumerate(held):
-            bin_number = _bin(value, power) if old is None else before + index >> power - old
+            bin_number = _bin_number(value, power) if old is None else before + index >> power - old
             self.counts[bin_number - self.first] += count
 
 
@@ -207,7 +207,7 @@ def has_fast_at() -> bool:
     return np.lib.NumpyVersion(np.__version__) >= "1.25.0"
 
 
-def joined(first: Histogram | None, second: Histogram | None) -> Histogram | None:
+def join_histograms(first: Histogram | None, second: Histogram | None) -> Histogram | None:
     """The histogram of the numbers of both."""
     if first is not None and second is not None:
         first.merge(second)
@@ -215,7 +215,7 @@ def joined(first: Histogram | None, second: Histogram | None) -> Histogram | Non
     return first or second
 
 
-def _bin(value: float, power: int) -> int:
+def _bin_number(value: float, power: int) -> int:
     """The number of the bin of the width 2 ** `power` that a value lies in, counted from 0."""
     if isinstance(value, int):
         return value >> power
@@ -223,7 +223,7 @@ def _bin(value: float, power: int) -> int:
     return min(number, -1) if value < 0 else number  # what is tiny beside the width may have become -0.0
 
 
-def _power(low: float, high: float) -> int:
+def _width_power(low: float, high: float) -> int:
     """The power of two that is the width of the bins for numbers between `low` and `high`, which are not equal."""
     if isinstance(low, int) and isinstance(high, int):
         power = max((high - low).bit_length() - 7, 0)
@@ -231,12 +231,12 @@ def _power(low: float, high: float) -> int:
         spread = frexp(high / 2 - low / 2)[1] - 7
         # Below this the edges would not be numbers of float64.
         power = max(spread, frexp(max(abs(low), abs(high)))[1] - 53, _FINEST)
-    while _bin(high, power) - _bin(low, power) >= BINS:
+    while _bin_number(high, power) - _bin_number(low, power) >= BINS:
         power += 1
     return power
 
 
-def _scaled(number: int, power: int) -> float:
+def _bin_edge(number: int, power: int) -> float:
     try:
         return ldexp(number, power)
     except OverflowError:  # no number lies between the largest of float64 and this edge
@@ -247,16 +247,16 @@ _FRACTION = {"f4": 23, "f8": 52}
 """Bits of the fraction of a float. In 2 to this power the last bit is 1."""
 
 
-def _places(values: Array, power: int, first: int) -> Array:
+def _bin_places(values: Array, power: int, first: int) -> Array:
     """The number of the bin of each number, from 0, as bytes. All numbers lie in a bin."""
     import numpy as np
 
-    places = scratch().row("u1", _ROW, len(values))
+    places = thread_rows().row("u1", _ROW, len(values))
     kind = values.dtype.str[1:]
     bits = _FRACTION.get(kind, 0)
     # With a width of at most 1 nothing underflows; the other bounds keep every step exact.
     if bits and -5 * bits < power <= 0 and abs(first) < 1 << bits - 2:
-        scaled = scratch().row(kind, _ROW, len(values))
+        scaled = thread_rows().row(kind, _ROW, len(values))
         number = scaled.dtype.type
         np.multiply(values, number(ldexp(1.0, -power)), out=scaled)
         np.floor(scaled, out=scaled)
@@ -273,11 +273,13 @@ def _places(values: Array, power: int, first: int) -> Array:
     return places
 
 
-def _deltas(before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple[DType, DType]) -> Array:
+def _element_deltas(
+    before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple[DType, DType]
+) -> Array:
     """The difference of each element, after less before."""
     import numpy as np
 
-    old, new = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+    old, new = as_numbers(before, dtypes[0], 0), as_numbers(after, dtypes[1], 1)
     kinds = {old.dtype.kind, new.dtype.kind}
     if "c" in kinds:
         sizes: Array = np.abs(np.subtract(new, old))
@@ -286,9 +288,9 @@ def _deltas(before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple
         if max(old.itemsize, new.itemsize) < 8:
             return np.subtract(new, old, dtype="i8")
         signs = np.where(new >= old, 1.0, -1.0)
-        far: Array = distance(old, new) * signs
+        far: Array = abs_difference(old, new) * signs
         return far
     if old.dtype == new.dtype:
-        return np.subtract(new, old, out=scratch().row(old.dtype.str[1:], _ROW + 1, len(old)))
+        return np.subtract(new, old, out=thread_rows().row(old.dtype.str[1:], _ROW + 1, len(old)))
     apart: Array = np.subtract(new, old)
     return apart

@@ -9,10 +9,10 @@ from zlib import crc32
 from ckpt.bytes.executor import Task
 from ckpt.elements import double, single
 from ckpt.elements.blocks import slice_of
-from ckpt.elements.cast import numbers
-from ckpt.elements.crc import combined
-from ckpt.elements.histogram import Histogram, joined
-from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
+from ckpt.elements.cast import as_numbers
+from ckpt.elements.crc import combine_crcs
+from ckpt.elements.histogram import Histogram, join_histograms
+from ckpt.elements.spans import cut_spans, numbered_blocks, refuse_unfolded
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
@@ -58,14 +58,14 @@ class Difference:
 
         if self.histogram is not None:
             self.histogram.add_change(before, after, dtypes)
-        old, new = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+        old, new = as_numbers(before, dtypes[0], 0), as_numbers(after, dtypes[1], 1)
         with np.errstate(all="ignore"):
             found = None
-            if single.holds(dtypes[0]) and single.holds(dtypes[1]):
-                is_exact = single.subtracts(*dtypes)
-                found = single.delta(old, new, self.largest, tolerance, is_exact=is_exact)
+            if single.is_held_by_float32(dtypes[0]) and single.is_held_by_float32(dtypes[1]):
+                is_exact = single.has_exact_differences(*dtypes)
+                found = single.measure_delta(old, new, self.largest, tolerance, is_exact=is_exact)
             if found is None:
-                found = double.delta(old, new, self.largest, tolerance)
+                found = double.measure_delta(old, new, self.largest, tolerance)
         if found.at is not None:
             self.largest, self.at = found.largest, self.numel + found.at
         self.numel += len(old)
@@ -73,7 +73,7 @@ class Difference:
         # If all values differ, all bytes differ too.
         if dtypes[0] == dtypes[1] and found.differing != len(old):
             self.other_bytes += _unequal_bytes(before, after, dtypes[0]) - found.differing
-        self._add(found.squares, found.reference, found.nan, found.inf, close=found.close)
+        self._add_sums(found.squares, found.reference, found.nan, found.inf, close=found.close)
 
     def settle(self) -> None:
         """Bring the histogram up to date, after the last block."""
@@ -87,10 +87,10 @@ class Difference:
         self.numel += later.numel
         self.differing += later.differing
         self.other_bytes += later.other_bytes
-        self._add(later.squares, later.reference, later.nan, later.inf, close=later.close)
-        self.histogram = joined(self.histogram, later.histogram)
+        self._add_sums(later.squares, later.reference, later.nan, later.inf, close=later.close)
+        self.histogram = join_histograms(self.histogram, later.histogram)
 
-    def _add(
+    def _add_sums(
         self, squares: float, reference: float, nan: Sequence[int], inf: Sequence[int], *, close: bool
     ) -> None:
         self.squares += squares
@@ -139,20 +139,22 @@ class Summary:
         """Add the next elements."""
         import numpy as np
 
-        values = numbers(block, dtype)
+        values = as_numbers(block, dtype)
         with np.errstate(all="ignore"):
             if dtype.kind == "complex":
                 values = np.abs(values)
-            found = (single.moments(values) if single.holds(dtype) else None) or double.moments(values)
+            found = (
+                single.measure_moments(values) if single.is_held_by_float32(dtype) else None
+            ) or double.measure_moments(values)
         self.numel += len(values)
         self.nan += found.nan
         self.inf += found.inf
         if not found.finite:
             return
-        self._widen(found.low, found.high)
+        self._widen_range(found.low, found.high)
         self.zeros += found.zeros
         self.squares += found.squares
-        self._join(found.finite, found.mean, found.spread)
+        self._join_part(found.finite, found.mean, found.spread)
         if self.histogram is not None and self.low is not None and self.high is not None:
             finite = values if found.finite == len(values) else values[np.isfinite(values)]
             self.histogram.add(finite, self.low, self.high)
@@ -162,11 +164,11 @@ class Summary:
         if self.histogram is not None:
             self.histogram.settle()
 
-    def _widen(self, low: float, high: float) -> None:
+    def _widen_range(self, low: float, high: float) -> None:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
 
-    def _join(self, count: int, mean: float, spread: float) -> None:
+    def _join_part(self, count: int, mean: float, spread: float) -> None:
         """Add a part with its own mean (Chan, Golub and LeVeque 1979)."""
         apart, both = mean - self.mean, self.finite + count
         self.spread += spread + apart * apart * self.finite * count / both
@@ -179,12 +181,12 @@ class Summary:
         self.zeros += later.zeros
         self.nan += later.nan
         self.inf += later.inf
-        self.histogram = joined(self.histogram, later.histogram)
+        self.histogram = join_histograms(self.histogram, later.histogram)
         if later.low is None or later.high is None:
             return
-        self._widen(later.low, later.high)
+        self._widen_range(later.low, later.high)
         self.squares += later.squares
-        self._join(later.finite, later.mean, later.spread)
+        self._join_part(later.finite, later.mean, later.spread)
 
     def repeated(self, times: int) -> None:
         """Count every element `times` times."""
@@ -220,7 +222,7 @@ def measure_tasks(
     refuse_unfolded(ref)
     return [
         Task(measure_span, (part, layout, first, histogram, crc), part.nbytes)
-        for first, last in cuts(ref)
+        for first, last in cut_spans(ref)
         for part in (slice_of(ref, first, last),)
     ]
 
@@ -243,14 +245,14 @@ def measure_span(
     return Measurement(summary, channels, (checksum, ref.nbytes) if crc else None)
 
 
-def merged(parts: Sequence[Measurement]) -> Measurement:
+def merge_measurements(parts: Sequence[Measurement]) -> Measurement:
     """Merge the measurements of the parts of a tensor, in order."""
     if not parts:
         return Measurement(Summary())
     summary, channels, crc = parts[0]
     for part in parts[1:]:
         if crc is not None and part.crc is not None:
-            crc = combined(crc[0], *part.crc), crc[1] + part.crc[1]
+            crc = combine_crcs(crc[0], *part.crc), crc[1] + part.crc[1]
         summary.merge(part.summary)
         if channels is not None and part.channels is not None:
             channels.merge(part.channels)
@@ -272,7 +274,7 @@ class Channels:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A span has elements of few channels: the others have no place in what goes to another process.
-        return _channels, (len(self.sums), self._inner, self._at, *self.window())
+        return _rebuild_channels, (len(self.sums), self._inner, self._at, *self.window())
 
     def window(self) -> tuple[int, list[float]]:
         """The first channel whose sum is not zero, and the sums from there to the last such one."""
@@ -288,7 +290,7 @@ class Channels:
         """Add the next elements."""
         import numpy as np
 
-        values = numbers(block, dtype)
+        values = as_numbers(block, dtype)
         sizes = np.abs(values).astype("f8")
         first = -(-self._at // self._inner)
         starts = np.arange(first * self._inner - self._at, len(sizes), self._inner)
@@ -300,7 +302,7 @@ class Channels:
         self._at += len(sizes)
 
 
-def _channels(count: int, inner: int, inner_first: int, first: int, sums: list[float]) -> Channels:
+def _rebuild_channels(count: int, inner: int, inner_first: int, first: int, sums: list[float]) -> Channels:
     """The channels that came from another process."""
     channels = Channels(count, inner, inner_first)
     channels.sums[first : first + len(sums)] = sums

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ckpt.elements.cast import scratch
-from ckpt.elements.double import Delta, Moments, distance
-from ckpt.elements.sums import SINGLE_PIECE, dot, total
+from ckpt.elements.cast import thread_rows
+from ckpt.elements.double import Delta, Moments, abs_difference
+from ckpt.elements.sums import SINGLE_PIECE, dot_product, total
 from ckpt.model.dtypes import DType
 
 if TYPE_CHECKING:
@@ -33,28 +33,28 @@ _ROW = 10
 """The first of the rows of `scratch` that nobody else takes."""
 
 
-def holds(dtype: DType) -> bool:
+def is_held_by_float32(dtype: DType) -> bool:
     """Tell whether float32 holds all numbers of a type."""
     return dtype.bits <= (32 if dtype.kind == "float" else 16) and dtype.kind in ("float", "int", "bool")
 
 
-def subtracts(*dtypes: DType) -> bool:
+def has_exact_differences(*dtypes: DType) -> bool:
     """Tell whether float32 holds all differences of numbers of these types, each of which it holds."""
     return all(dtype.kind != "float" for dtype in dtypes) or all(dtype.name in _EVEN for dtype in dtypes)
 
 
-def delta(
+def measure_delta(
     old: Array, new: Array, peak: float, tolerance: tuple[float, float] | None, *, is_exact: bool = False
 ) -> Delta | None:
     """The difference of two blocks of numbers that float32 holds, or None; `double.delta` has the rest.
 
-    `is_exact` is what `subtracts` says of their types.
+    `is_exact` is what `has_exact_differences` says of their types.
     """
     import numpy as np
 
-    old, new = _single(old, 0), _single(new, 1)
-    apart = np.subtract(new, old, out=scratch().row("<f4", _ROW + 2, len(old)))
-    reference, squares = dot(old, old), dot(apart, apart)
+    old, new = _to_float32(old, 0), _to_float32(new, 1)
+    apart = np.subtract(new, old, out=thread_rows().row("<f4", _ROW + 2, len(old)))
+    reference, squares = dot_product(old, old), dot_product(apart, apart)
     if not (_is_kept(reference, old) and _is_kept(squares, apart)):
         return None
     if not squares:
@@ -68,7 +68,7 @@ def delta(
         may = np.flatnonzero(sizes == rounded)
         place = int(may[0])
         if not is_exact:
-            largest, place = _largest(old, new, may)
+            largest, place = _largest_delta(old, new, may)
         at = place if largest > peak else None
     close = True
     if tolerance is not None and not rounded * (1 + _ROUNDING) <= tolerance[0]:
@@ -78,30 +78,30 @@ def delta(
     return Delta(differing, squares, reference, largest, at, close)
 
 
-def _largest(old: Array, new: Array, may: Array) -> tuple[float, int]:
+def _largest_delta(old: Array, new: Array, may: Array) -> tuple[float, int]:
     """Max |Δ| in float64 and its first index, which is one of `may`."""
     if len(may) * _FEW > len(old):
-        exact = distance(old, new)
+        exact = abs_difference(old, new)
         place = int(exact.argmax())
         return float(exact[place]), place
-    exact = distance(old[may], new[may])
+    exact = abs_difference(old[may], new[may])
     place = int(exact.argmax())
     return float(exact[place]), int(may[place])
 
 
-def moments(values: Array) -> Moments | None:
+def measure_moments(values: Array) -> Moments | None:
     """The figures of a block of numbers that float32 holds, or None; `double.moments` has the rest."""
     import numpy as np
 
-    single, count = _single(values, 0), len(values)
+    single, count = _to_float32(values, 0), len(values)
     low, high = values.min().item(), values.max().item()
     zeros = int(np.count_nonzero(single == 0)) if low <= 0 <= high else 0
     if low == high and isfinite(low):
         return Moments(count, 0, 0, low, high, zeros, float(low), 0.0, count * float(low) ** 2)
-    centre, apart = _guessed(single[:SINGLE_PIECE]), single
+    centre, apart = _guess_mean(single[:SINGLE_PIECE]), single
     if centre:
-        apart = np.subtract(single, np.float32(centre), out=scratch().row("<f4", _ROW + 2, count))
-    around, added = dot(apart, apart), total(apart)
+        apart = np.subtract(single, np.float32(centre), out=thread_rows().row("<f4", _ROW + 2, count))
+    around, added = dot_product(apart, apart), total(apart)
     off = added / count
     spread = around - added * off
     if not _is_kept(around, apart) or spread * _CENTRED < around:
@@ -110,22 +110,22 @@ def moments(values: Array) -> Moments | None:
     return Moments(count, 0, 0, low, high, zeros, centre + off, spread, squares)
 
 
-def _guessed(first: Array) -> float:
+def _guess_mean(first: Array) -> float:
     """A number near the mean where the mean is large beside the spread, judged by some of the numbers; else 0."""
     import numpy as np
 
     mean = total(first) / len(first)
-    is_far = isfinite(mean) and 2 * mean * mean > dot(first, first) / len(first)
+    is_far = isfinite(mean) and 2 * mean * mean > dot_product(first, first) / len(first)
     return float(np.float32(mean)) if is_far else 0.0
 
 
-def _single(values: Array, row: int) -> Array:
+def _to_float32(values: Array, row: int) -> Array:
     """The numbers in float32: themselves, or in a row of the thread."""
     import numpy as np
 
     if values.dtype == np.float32:
         return values
-    single = scratch().row("<f4", _ROW + row, len(values))
+    single = thread_rows().row("<f4", _ROW + row, len(values))
     np.copyto(single, values)
     return single
 

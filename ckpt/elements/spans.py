@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from ckpt.bytes import executor
-from ckpt.elements.blocks import buffer, elements
+from ckpt.elements.blocks import elements, thread_buffer
 from ckpt.elements.computed import can_cut, place_of
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.tensors import TensorRef
@@ -17,10 +17,10 @@ UNFOLDED = 1 << 36
 """The most bytes beyond its storage of a tensor with repeating strides that is still read."""
 
 
-def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
+def cut_spans(*refs: TensorRef) -> list[tuple[int, int]]:
     """The (first, last) elements of each task for tensors of one shape. They depend on the tensors alone."""
     numel = refs[0].numel
-    spans = executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
+    spans = executor.split_spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
     return spans if len(spans) == 1 or all(map(can_cut, refs)) else [(0, numel)]
 
 
@@ -36,7 +36,7 @@ def without_repeats(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Ten
     if not any(repeated):
         return before, after, 1
     shape = tuple(1 if again else size for size, again in zip(before.shape, repeated, strict=True))
-    return _shaped(before, shape), _shaped(after, shape), before.numel // prod(shape)
+    return _with_shape(before, shape), _with_shape(after, shape), before.numel // prod(shape)
 
 
 def refuse_unfolded(ref: TensorRef) -> None:
@@ -48,13 +48,13 @@ def refuse_unfolded(ref: TensorRef) -> None:
         )
 
 
-def once(ref: TensorRef) -> tuple[TensorRef, int]:
+def drop_repeats(ref: TensorRef) -> tuple[TensorRef, int]:
     """A tensor without its repetitions (stride 0), and the number of repetitions."""
     tensor, _, times = without_repeats(ref, ref)
     return tensor, times
 
 
-def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
+def _with_shape(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
     numel = prod(shape)
     return ref._replace(shape=shape, numel=numel, nbytes=ref.dtype.nbytes(numel))
 
@@ -67,7 +67,7 @@ def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
     size = ELEMENTS * (ref.dtype.bits // 8)
     run = place_of(ref).run
     if run is not None:
-        whole = memoryview(buffer(side, size)) if ref.nbytes >= size else memoryview(b"")
+        whole = memoryview(thread_buffer(side, size)) if ref.nbytes >= size else memoryview(b"")
         for position in range(0, ref.nbytes, size):
             if ref.nbytes - position < size:
                 yield run.source.read(run.offset + position, ref.nbytes - position)

@@ -85,18 +85,18 @@ def piece_of(name: str) -> Piece | None:
         return None
     kin = _LYCORIS.fullmatch(name)
     if kin is not None:
-        return _dotted(kin[1], kin[2], "ComfyUI", "LoHa" if kin[3] == "hada" else "LoKr")
+        return _dotted_piece(kin[1], kin[2], "ComfyUI", "LoHa" if kin[3] == "hada" else "LoKr")
     for pattern, style in _DOTTED:
         found = pattern.fullmatch(name)
         if found is not None:
             module, part = found[1], found[found.re.groups]
             if found.re.groups == 3 and found[2]:
                 module += f".{found[2]}" + (".0" if found[2] == "to_out" else "")
-            return _dotted(module, _PEFT_PARTS.get(part, part), style, "LoRA")  # type: ignore[arg-type]
+            return _dotted_piece(module, _PEFT_PARTS.get(part, part), style, "LoRA")  # type: ignore[arg-type]
     return None
 
 
-def _dotted(module: str, part: str, style: Style, method: Method) -> Piece:
+def _dotted_piece(module: str, part: str, style: Style, method: Method) -> Piece:
     bare = module.removeprefix("base_model.model.").replace(".base_layer", "")
     first, _, rest = bare.partition(".")
     component = _COMPONENTS.get(first, "") if rest else ""
@@ -231,12 +231,12 @@ def adapter_translation(one: Iterable[str], two: Iterable[str]) -> AdapterTransl
     sides = [{name: piece for name in names if (piece := piece_of(name)) is not None} for names in (one, two)]
     if not all(sides):
         return None
-    styles = [_usual(side.values()) for side in sides]
+    styles = [_usual_style(side.values()) for side in sides]
     if styles[0] == styles[1]:
         return None
     names: dict[str, str] = {}
     for with_component in (True, False):
-        keys = [_keys(side, with_component) for side in sides]
+        keys = [_names_by_part(side, with_component) for side in sides]
         for key, name in keys[0].items():
             other = keys[1].get(key, "")
             if name and other and name not in names:
@@ -250,12 +250,12 @@ def adapter_translation(one: Iterable[str], two: Iterable[str]) -> AdapterTransl
     return AdapterTranslation(names, Named(texts[0]), Named(texts[1]))
 
 
-def _usual(pieces: Iterable[Piece]) -> Style:
+def _usual_style(pieces: Iterable[Piece]) -> Style:
     styles = [piece.style for piece in pieces]
     return max(dict.fromkeys(styles), key=styles.count)
 
 
-def _keys(side: Mapping[str, Piece], with_component: bool) -> dict[tuple[str, str, str], str]:
+def _names_by_part(side: Mapping[str, Piece], with_component: bool) -> dict[tuple[str, str, str], str]:
     """The name of each part of a layer; `` where two names have it."""
     found: dict[tuple[str, str, str], str] = {}
     for name, piece in side.items():

@@ -45,7 +45,7 @@ def in_turn(rules: Sequence[Rule]) -> Rule:
     return rule
 
 
-def named(
+def indices_by_name(
     section: Section, rule: Rule, path: str, keep: Callable[[Entry], bool] | None = None
 ) -> dict[str, int]:
     """Name inside a section, by a rule -> index in `Checkpoint.tensors`. Raises UsageError when two names become one.
@@ -92,18 +92,18 @@ class Alignment:
                 self._places[len(plain)] = places
                 plain.append(without_modules(places))
         self._plain = plain
-        self._rules: list[Rule] = [_then(each, rule) for each in plain]
-        self.ways = tuple(self._try(each) for each in self._rules)
+        self._rules: list[Rule] = [_chain_rules(each, rule) for each in plain]
+        self.ways = tuple(self._indices_or_none(each) for each in self._rules)
 
-    def _try(self, rule: Rule) -> dict[str, int] | None:
+    def _indices_or_none(self, rule: Rule) -> dict[str, int] | None:
         try:
-            return named(self._section, rule, self._path, self._keep)
+            return indices_by_name(self._section, rule, self._path, self._keep)
         except UsageError:
             return None
 
     def require(self, way: int) -> dict[str, int]:
         """The names of a way. Raises UsageError when two tensors would become one."""
-        return self.ways[way] or named(self._section, self._rules[way], self._path, self._keep)
+        return self.ways[way] or indices_by_name(self._section, self._rules[way], self._path, self._keep)
 
     def then(self, rule: Rule) -> Alignment:
         """The same tensors by a further rule."""
@@ -137,7 +137,7 @@ class Alignment:
         return way in self._places
 
 
-def _then(first: Rule, second: Rule) -> Rule:
+def _chain_rules(first: Rule, second: Rule) -> Rule:
     return lambda name: second(first(name))
 
 
@@ -177,7 +177,7 @@ class Paired(NamedTuple):
         return next((rename for rename in self.renames if rename.kind == "start"), None)
 
 
-def paired(
+def pair_tensors(
     one: Alignment,
     two: Alignment,
     *,
@@ -217,7 +217,7 @@ def paired(
     least = min(len(plain.one), len(plain.two)) * _NOTABLE / 100
     doubts = sorted(found.doubts, key=lambda rename: -rename.met)[:_SUGGESTED]
     doubts = [rename for rename in doubts if rename.kind == "start" or rename.met >= least]
-    plans = [_planned(one, two, rename, len(result.partners), strict=strict) for rename in doubts]
+    plans = [_planned_rename(one, two, rename, len(result.partners), strict=strict) for rename in doubts]
     return result._replace(suggested=tuple(rename for rename in plans if rename is not None))
 
 
@@ -251,7 +251,9 @@ def _as_they_are(one: Alignment, two: Alignment, ways: tuple[int, int]) -> Paire
     return Paired(first, second, partners, (one.prefix(ways[0]), two.prefix(ways[1])), parts)
 
 
-def _planned(one: Alignment, two: Alignment, rename: Rename, partners: int, *, strict: bool) -> Rename | None:
+def _planned_rename(
+    one: Alignment, two: Alignment, rename: Rename, partners: int, *, strict: bool
+) -> Rename | None:
     """Return the rule with all names that meet by its substitution.
 
     None when that fails or helps nothing, or when the substitution is not plain to write.
@@ -260,7 +262,7 @@ def _planned(one: Alignment, two: Alignment, rename: Rename, partners: int, *, s
         return None
     renamed = one.then(rename.rule)
     try:
-        plan = paired(renamed, two, suggest=False, strict=strict)
+        plan = pair_tensors(renamed, two, suggest=False, strict=strict)
     except UsageError:
         return None
     first, second = renamed.shapes_of(plan.one), two.shapes_of(plan.two)

@@ -31,7 +31,7 @@ def is_accelerator(tag: str) -> bool:
     return tag.startswith(KINDS) and re.fullmatch(_ACCELERATOR, tag) is not None
 
 
-def checked(tag: str) -> str:
+def check_device(tag: str) -> str:
     """A tag to which torch.load restores tensors. Raises UsageError for any other."""
     if tag == "cpu" or is_accelerator(tag):
         return tag

@@ -28,11 +28,11 @@ class Family(NamedTuple):
     layouts: Mapping[frozenset[str], str]
 
 
-def _table(text: str) -> tuple[tuple[str, ...], ...]:
+def _parse_table(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(line.split()) for line in text.strip().splitlines())
 
 
-_VIT = _table("""
+_VIT = _parse_table("""
 cls_token                 class_token                                                 embeddings.cls_token                      embeddings.cls_token
 pos_embed                 encoder.pos_embedding                                       embeddings.position_embeddings            embeddings.position_embeddings
 patch_embed.proj.         conv_proj.                                                  embeddings.patch_embeddings.projection.   embeddings.patch_embeddings.projection.
@@ -47,7 +47,7 @@ norm.                     encoder.ln.                                           
 head.                     heads.head.                                                 classifier.                               classifier.
 """)  # fmt: skip
 
-_LLAMA = _table("""
+_LLAMA = _parse_table("""
 embed_tokens.                       tok_embeddings.               tok_embeddings.
 layers.#.self_attn.q_proj.          layers.#.attention.wq.        layers.#.attn.q_proj.
 layers.#.self_attn.k_proj.          layers.#.attention.wk.        layers.#.attn.k_proj.
@@ -203,7 +203,7 @@ _Place = tuple[Family, int, int, int]
 """A family, its column, the row and the part of a row in braces (-1 for all of it)."""
 
 
-def _cells() -> dict[str, list[_Place]]:
+def _places_by_cell() -> dict[str, list[_Place]]:
     """Every cell of the tables -> its places."""
     places: dict[str, list[_Place]] = {}
     for family in FAMILIES:
@@ -225,27 +225,27 @@ def parts_of(cell: str) -> list[str]:
     return [f"{start}{word}{end}" for word in inner.split(",")]
 
 
-_PLACES = _cells()
+_PLACES = _places_by_cell()
 _ENDS = {cell.rstrip(".").rpartition(".")[2] for cell in _PLACES}
 """The last words of all cells: a name without one of them is in no table."""
 
 
-def _readings(name: str) -> Iterator[tuple[str, str, str, str]]:
+def _name_readings(name: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield how a name can be read: (prefix, cell, number, leaf)."""
     if len(name) > _LONG:
         return
     module, _, leaf = name.rpartition(".")
     if leaf in _ENDS:
-        yield from _read(name, "")
+        yield from _cell_readings(name, "")
     if _without_numbers(module.rpartition(".")[2]) in _ENDS:
-        yield from _read(module + ".", leaf)
+        yield from _cell_readings(module + ".", leaf)
 
 
 def _without_numbers(word: str) -> str:
     return word if word in _ENDS else "#".join(re.split("[0-9]+", word))
 
 
-def _read(text: str, leaf: str) -> Iterator[tuple[str, str, str, str]]:
+def _cell_readings(text: str, leaf: str) -> Iterator[tuple[str, str, str, str]]:
     numbers = [found.span() for found in re.finditer("[0-9]+", text)]
     start = 0
     for _ in range(_DEPTH):
@@ -264,7 +264,7 @@ def dialects_of(names: Iterable[str]) -> list[Dialect]:
     """The dialects that names are written in: at least half of the numbered rows of the table are there, below one prefix."""
     rows: dict[tuple[int, int, str], set[tuple[int, int]]] = {}
     for name in names:
-        for prefix, cell, number, _ in _readings(name):
+        for prefix, cell, number, _ in _name_readings(name):
             if number:
                 for family, column, row, part in _PLACES[cell]:
                     rows.setdefault((FAMILIES.index(family), column, prefix), set()).add((row, part))
@@ -299,7 +299,7 @@ class Translation(NamedTuple):
         return self.one.family.layouts.get(frozenset((self.one.name, self.two.name)), "")
 
 
-def translations(one: Iterable[str], two: Iterable[str]) -> list[Translation]:
+def dialect_translations(one: Iterable[str], two: Iterable[str]) -> list[Translation]:
     """The names of `one` as the package of `two` writes them, for each family that both are written in."""
     one, two = list(one), set(two)
     others = {dialect.family.name: dialect for dialect in dialects_of(two)}
@@ -307,14 +307,14 @@ def translations(one: Iterable[str], two: Iterable[str]) -> list[Translation]:
     for dialect in dialects_of(one):
         other = others.get(dialect.family.name)
         if other is not None and other.column != dialect.column:
-            out.append(_translation(one, two, dialect, other))
+            out.append(_dialect_translation(one, two, dialect, other))
     return out
 
 
-def _translation(names: list[str], theirs: set[str], mine: Dialect, other: Dialect) -> Translation:
+def _dialect_translation(names: list[str], theirs: set[str], mine: Dialect, other: Dialect) -> Translation:
     translated = Translation({}, {}, {}, mine, other)
     for name in names:
-        for prefix, cell, number, leaf in _readings(name):
+        for prefix, cell, number, leaf in _name_readings(name):
             if prefix not in ((mine.prefix,) if number else (mine.prefix, "")):
                 continue
             place = next((at for at in _PLACES[cell] if at[0] is mine.family and at[1] == mine.column), None)

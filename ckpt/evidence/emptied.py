@@ -62,7 +62,7 @@ def emptied_of(section: Section) -> Emptied | None:
         pairs = zip(names, looks, strict=True)
         flat = [name for name, look in pairs if id(look) in lists and _FLAT.search(name)]
     if flat:
-        return _row("flat", section, flat, len(names))
+        return _make_emptied("flat", section, flat, len(names))
     is_usual = shapes.isdisjoint(((0,), (1,)))
     if is_usual and sum(1 for name in listed if _is_of(_LARGE, name)) < _LEAST:
         return None  # what is a list is a bias or a norm
@@ -74,21 +74,21 @@ def emptied_of(section: Section) -> Emptied | None:
     large = [(name, look) for name, look in rows if _is_of(_LARGE, name)]
     if len(large) >= _LEAST and all(len(look.shape) == 1 for _, look in large):
         if any(look.numel > 1 for _, look in large):
-            return _row("pieces", section, [name for name, _ in large], len(rows))
+            return _make_emptied("pieces", section, [name for name, _ in large], len(rows))
     if (0,) in shapes:
         empty = [name for name, look in rows if look.shape == (0,)]
         if _is_emptied(empty, rows):
-            return _row("empty", section, empty, len(rows))
+            return _make_emptied("empty", section, empty, len(rows))
     if (1,) in shapes:
         single = [name for name, look in rows if look.shape == (1,)]
         matrices = [look for name, look in rows if _is_of(_MATRICES, name)]
         is_each = len(matrices) >= _LEAST and all(look.shape == (1,) for look in matrices)
         if is_each and 2 * len(single) > len(rows):
-            return _row("single", section, single, len(rows))
+            return _make_emptied("single", section, single, len(rows))
     return None
 
 
-def _row(kind: Kind, section: Section, names: Sequence[str], total: int) -> Emptied:
+def _make_emptied(kind: Kind, section: Section, names: Sequence[str], total: int) -> Emptied:
     start = f"{section.name}." if section.path else ""
     is_adapter = any(_ADAPTED.search(name) for name in names)
     return Emptied(kind, section.name, tuple(f"{start}{name}" for name in names), total, is_adapter)

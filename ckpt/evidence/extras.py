@@ -9,7 +9,7 @@ from typing import Literal
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor
-from ckpt.model.text import listed, plural, show
+from ckpt.model.text import counted_noun, show, show_names
 
 ExtraKind = Literal["thop", "torchstat", "computed", "counter"]
 """`thop` and `torchstat`: counters that these profilers register in every module. `computed`: made when the model is built.
@@ -59,7 +59,7 @@ def is_mask(shape: tuple[int, ...]) -> bool:
     return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] > 1
 
 
-def extras(names: Sequence[str], tensors: Sequence[Tensor]) -> dict[ExtraKind, list[str]]:
+def find_extras(names: Sequence[str], tensors: Sequence[Tensor]) -> dict[ExtraKind, list[str]]:
     """The tensors of a model that carry no weights, by their kind."""
     text = "\n".join(names)
     if not any(word in text for word in _WORDS):
@@ -117,23 +117,23 @@ def what_they_are(kind: ExtraKind) -> str:
     return _SAID[kind].what
 
 
-def sentence(kind: ExtraKind, names: Sequence[str]) -> str:
+def extras_sentence(kind: ExtraKind, names: Sequence[str]) -> str:
     """`4 tensors total_ops and total_params are counters of thop.profile, no weights.`"""
     if len(names) == 1:
         return f"{show(names[0], 80)} is {_SAID[kind].what}."
-    return f"{plural(len(names), 'tensor')} {last_names(names)} are {_SAID[kind].what}."
+    return f"{counted_noun(len(names), 'tensor')} {last_names(names)} are {_SAID[kind].what}."
 
 
 def last_names(names: Sequence[str]) -> str:
     """The last parts of some names, each once."""
-    return listed(list(dict.fromkeys(name.rpartition(".")[2] for name in names)))
+    return show_names(list(dict.fromkeys(name.rpartition(".")[2] for name in names)))
 
 
-def consequence(kind: ExtraKind) -> str:
+def extras_consequence(kind: ExtraKind) -> str:
     return _SAID[kind].follows
 
 
-def patterns(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
+def exclude_patterns(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
     """Globs for `--exclude` that match exactly the chosen ones of some names; empty where these would be too many."""
     ends = dict.fromkeys(name.rpartition(".")[2] for name in chosen)
     wanted = set(chosen)

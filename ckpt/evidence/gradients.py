@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpt.evidence.matching import Match
-from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.roles import RecordMatch
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UnreadableError
@@ -54,10 +54,10 @@ def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
 
     Reads step counters, and small moments of parameters that may have had no gradient.
     """
-    return tuple(_use(match) for match in matches)
+    return tuple(_gradient_use(match) for match in matches)
 
 
-def _use(match: Match) -> GradientUse:
+def _gradient_use(match: Match) -> GradientUse:
     have = [slot.has_state for slot in match.slots]
     if not any(have) or match.is_flat or _stands_for_several(match):
         return GradientUse(match, (), (), 0.0)
@@ -117,7 +117,7 @@ def _stands_for_several(match: Match) -> bool:
     Its kind is unknown then, and nothing in it has a parameter's shape. pytorch-optimizer's LoRARite keeps
     one state for each pair of factors.
     """
-    optimizer_kind = optimizer(match.optimizer)
+    optimizer_kind = optimizer_facts(match.optimizer)
     return any(slot.is_mixed for slot in match.slots) and (
         optimizer_kind is None or optimizer_kind.family is None
     )
@@ -131,7 +131,7 @@ def says_gradients(use: GradientUse) -> bool:
     has_state = [slot.has_state for slot in use.match.slots]
     if use.match.is_flat or not any(has_state) or _stands_for_several(use.match):
         return False
-    optimizer_kind = optimizer(use.match.optimizer)
+    optimizer_kind = optimizer_facts(use.match.optimizer)
     return (
         use.steps > 0
         or not all(has_state)
@@ -191,7 +191,7 @@ def mixed_steps(
         file = _file_of(slot.step)
         if file is not None:
             nodes.setdefault(file, []).append(slot.step)
-    files = {file: Counter(_values(held)) for file, held in nodes.items()} if len(nodes) > 1 else {}
+    files = {file: Counter(_counter_values(held)) for file, held in nodes.items()} if len(nodes) > 1 else {}
     files = {file: held for file, held in files.items() if held}
     tops = {file: max(held) for file, held in files.items()}
     if len(set(tops.values())) < 2:
@@ -199,7 +199,7 @@ def mixed_steps(
     # A parameter may lag in any file. What lags in a file without exception says something of the file.
     if any(held[tops[file]] * 2 <= held.total() for file, held in files.items()):
         return None
-    own = set(_own(checkpoint, optimizers))
+    own = set(_own_steps(checkpoint, optimizers))
     recorded = own & set(tops.values())
     if own and not recorded:
         return None  # an optimizer that was started later counts on its own
@@ -223,7 +223,7 @@ def mixed_steps(
     return MixedSteps(text, frozenset(tops.values()))
 
 
-def _values(nodes: Sequence[Node]) -> list[float]:
+def _counter_values(nodes: Sequence[Node]) -> list[float]:
     """The values of some of the counters in one file, from its beginning to its end."""
     some = nodes[:: max(1, len(nodes) // _READ)]
     return [value for value in map(counter, some) if value is not None]
@@ -249,7 +249,7 @@ def _file_of(node: Node) -> str | None:
     return name.replace("\\", "/").rpartition("/")[2]
 
 
-def _own(checkpoint: Checkpoint, optimizers: Sequence[Path]) -> Iterator[float]:
+def _own_steps(checkpoint: Checkpoint, optimizers: Sequence[Path]) -> Iterator[float]:
     """The steps that the checkpoint counts itself, outside of its optimizers."""
     rows: list[tuple[Path, Node]] = [(row.path, row.node) for row in checkpoint.values]
     rows += [(entry.path, entry.tensor) for entry in checkpoint.tensors if not entry.tensor.shape]

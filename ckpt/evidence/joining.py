@@ -12,7 +12,7 @@ from ckpt.evidence.matching import Match, by_order
 from ckpt.evidence.wrappers import own_name, wrapper_prefix
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 
 class Joined(NamedTuple):
@@ -56,7 +56,7 @@ def names_in_torch(names: Sequence[str]) -> Callable[[str], str]:
     return rule
 
 
-def joined(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None = None) -> Joined:
+def join_names(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None = None) -> Joined:
     """Return the names of the parameters of one optimizer. Reads no tensor data.
 
     With `knows_order` the tensors of the model are in its order; by default the format of the file decides it.
@@ -88,7 +88,7 @@ def joined(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None = N
     doubtful = _by_order(checkpoint, match)
     if not doubtful:
         return Joined(match, names)
-    every = plural(len(names), "parameter")
+    every = counted_noun(len(names), "parameter")
     reason = f"only the order says which is which of {len(doubtful):,} of its {every}"
     if unordered:
         return Joined(match, reason=f"{reason}{unordered}")

@@ -59,25 +59,25 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(None, reason=checkpoint.not_loadable)
     template = checkpoint.traits.load
     if checkpoint.traits.names_are_code:
-        strange = _inside(checkpoint) or _strange(checkpoint)
-        expression = template.format(path=literal(_local(checkpoint.path)), options="")
+        strange = _code_reason(checkpoint) or _strange_reason(checkpoint)
+        expression = template.format(path=string_literal(_local_path(checkpoint.path)), options="")
         return Load(None, reason=strange) if strange is not None else Load(expression)
     if checkpoint.traits.is_foreign and checkpoint.traits.is_archive:
-        return _packaged(checkpoint, models)
+        return _load_of_package(checkpoint, models)
     if checkpoint.traits.is_foreign:
-        return _unpickled(checkpoint, models)
-    strange = _strange(checkpoint)
+        return _load_of_pickle(checkpoint, models)
+    strange = _strange_reason(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
     if any(row.name == "ShardedTensor" for row in checkpoint.imports):
         return Load(None, reason="torch loads a ShardedTensor in a process group of as many ranks only")
-    outdated = _outdated(checkpoint)
+    outdated = _outdated_reason(checkpoint)
     if outdated is not None:
         return Load(None, reason=outdated)
     if checkpoint.traits.fills_a_state:
         runs = "; torch runs the pickle in .metadata" if checkpoint.traits.is_pickle else ""
         fill = f"import torch.distributed.checkpoint; state is your model's state dict{runs}"
-        return Load(template.format(path=literal(_local(checkpoint.path))), fill)
+        return Load(template.format(path=string_literal(_local_path(checkpoint.path))), fill)
     if checkpoint.traits.is_set and not template:
         return Load(None, reason=checkpoint.traits.no_load or _OF_RANKS)
     refused = checkpoint.weights_only
@@ -88,22 +88,22 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         options.append(f'encoding="{checkpoint.encoding}"')
     note = None
     if refused:
-        note = NEEDED.format(refusals_text(refused) + _until(refused))
-        packages = dict.fromkeys(_package(row.module) for row in checkpoint.imports)
+        note = NEEDED.format(refusals_text(refused) + _until_imported(refused))
+        packages = dict.fromkeys(_top_package(row.module) for row in checkpoint.imports)
         needed = [package for package in packages if package in PACKAGES]
         note += f"; needs {and_more(needed, 3)}" if needed else ""
     if checkpoint.traits.is_archive:
-        return _contained(checkpoint, models, ", ".join(options), note)
+        return _load_of_member(checkpoint, models, ", ".join(options), note)
     if checkpoint.traits.is_set:
         return _of_set(checkpoint, ", ".join(options), note)
     if checkpoint.parts and checkpoint.traits.has_own_metadata:  # its loader finds the others by the first
-        first = f"{_local(checkpoint.path).rpartition('/')[0]}/{checkpoint.parts[0]}".lstrip("/")
-        if _local(checkpoint.path).startswith("/"):
+        first = f"{_local_path(checkpoint.path).rpartition('/')[0]}/{checkpoint.parts[0]}".lstrip("/")
+        if _local_path(checkpoint.path).startswith("/"):
             first = f"/{first}"
-        return Load(template.format(path=literal(first)), note)
+        return Load(template.format(path=string_literal(first)), note)
     if checkpoint.parts:
-        return Load(_sharded(checkpoint, ", ".join(options)), note)
-    path = literal(_local(checkpoint.path))
+        return Load(_shards_expression(checkpoint, ", ".join(options)), note)
+    path = string_literal(_local_path(checkpoint.path))
     if checkpoint.traits.is_pickle and checkpoint.path.endswith(".safetensors"):
         path = f'open({path}, "rb")'  # by that ending torch 2.13 reads safetensors
     expression = template.format(path=path, options=", ".join(options))
@@ -135,15 +135,15 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if len(loads) == 1:
         (load,) = loads.values()
         is_wrapped = any(wrapped_names(part.names()) for part in models)  # then every name is another one
-        return load if load.note or is_wrapped else load._replace(model=_pretrained(checkpoint))
+        return load if load.note or is_wrapped else load._replace(model=_pretrained_line(checkpoint))
     if checkpoint.traits.fills_a_state:
         return Load(None, reason="each of its models is a distributed checkpoint of its own")
-    pairs = ", ".join(f"{literal(key)}: {load.expression}" for key, load in loads.items())
+    pairs = ", ".join(f"{string_literal(key)}: {load.expression}" for key, load in loads.items())
     notes = dict.fromkeys(load.note for load in loads.values() if load.note)
     return Load(f"{{{pairs}}}", "; ".join(notes) or None)
 
 
-def _pretrained(checkpoint: Checkpoint) -> str | None:
+def _pretrained_line(checkpoint: Checkpoint) -> str | None:
     """Return the line that opens a folder as the model that its config.json names, or as an adapter; or None."""
     from ckpt.evidence.pretrained import (
         base_of_adapter,
@@ -155,13 +155,13 @@ def _pretrained(checkpoint: Checkpoint) -> str | None:
     if base is not None and merged_parts({entry.name: entry.tensor.shape for entry in checkpoint.tensors}):
         return None  # no PEFT of today has such layers
     if base is not None:
-        line = f"peft.PeftModel.from_pretrained(base, {literal(_local(checkpoint.path))})"
-        return f"{line}  # base is {literal(base)}" if base else line
+        line = f"peft.PeftModel.from_pretrained(base, {string_literal(_local_path(checkpoint.path))})"
+        return f"{line}  # base is {string_literal(base)}" if base else line
     name = pretrained_class(checkpoint)
-    return None if name is None else f"{name}.from_pretrained({literal(_local(checkpoint.path))})"
+    return None if name is None else f"{name}.from_pretrained({string_literal(_local_path(checkpoint.path))})"
 
 
-def _inside(checkpoint: Checkpoint) -> str | None:
+def _code_reason(checkpoint: Checkpoint) -> str | None:
     codes = {notice.code for notice in checkpoint.account.notices}
     if "code-inside" in codes:
         return "loading it runs the code that it holds"
@@ -170,7 +170,7 @@ def _inside(checkpoint: Checkpoint) -> str | None:
     return "loading it runs operators that ckpt does not know" if "unknown-operator" in codes else None
 
 
-def _strange(checkpoint: Checkpoint) -> str | None:
+def _strange_reason(checkpoint: Checkpoint) -> str | None:
     """Return the reason why no expression is given, or None.
 
     It is a name that only the author's code has, or that loading calls.
@@ -181,10 +181,14 @@ def _strange(checkpoint: Checkpoint) -> str | None:
         what = f" with the attribute {show(runs.attributes[0], 60)}" if runs.attributes else ""
         return f"loading this file runs {runs.module}.{runs.name}{what}"
     for row in called:
-        if not row.is_enum or _package(row.module) in PACKAGES:
+        if not row.is_enum or _top_package(row.module) in PACKAGES:
             return f"loading this file calls the unknown {row.module}.{row.name}"
     for row in checkpoint.imports:
-        if row.group not in ("known", "odd") and not row.is_script and _package(row.module) not in PACKAGES:
+        if (
+            row.group not in ("known", "odd")
+            and not row.is_script
+            and _top_package(row.module) not in PACKAGES
+        ):
             return f"needs {row.module}.{row.name} from the author's code"
     odd = next((row for row in checkpoint.imports if row.group == "odd"), None)
     if odd is not None:
@@ -196,7 +200,7 @@ def _strange(checkpoint: Checkpoint) -> str | None:
 _RNN = frozenset(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU"))
 
 
-def _outdated(checkpoint: Checkpoint) -> str | None:
+def _outdated_reason(checkpoint: Checkpoint) -> str | None:
     """Return the reason why the torch of today cannot load a file of torch 1.0 to 1.13, or None.
 
     The torch of today knows every name in the file.
@@ -227,11 +231,11 @@ def _names_weights(module: Node) -> bool:
     return type(first) is list and bool(first) and isinstance(first[0], str)
 
 
-def _package(module: str) -> str:
+def _top_package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _until(refused: tuple[Refusal, ...]) -> str:
+def _until_imported(refused: tuple[Refusal, ...]) -> str:
     """The package whose import ends all refusals, since it registers its classes."""
     for package, reasons in _REGISTERS.items():
         if all(row.reason.startswith(reasons) for row in refused):
@@ -264,35 +268,35 @@ def _model_path(checkpoint: Checkpoint, models: Sequence[Section]) -> str:
         return ""
     path = models[0].path
     types = {row.path: row.type for row in checkpoint.containers}
-    steps = subscript(path)
+    steps = path_subscripts(path)
     if steps is None or any(types.get(path[:depth]) not in _SUBSCRIPTED for depth in range(len(path))):
         return ""
     return f"{steps}.state_dict()" if models[0].is_module else steps
 
 
-def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
+def _load_of_pickle(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     """Return the way to open a plain pickle.
 
     Nothing limits what it imports, so all that it names must be known.
     """
     unknown = [f"{row.module}.{row.name}" for row in checkpoint.imports if row.group == "unknown"]
     if any(row.group in ("called", "odd") for row in checkpoint.imports):
-        return Load(None, reason=_strange(checkpoint) or "loading this file calls unknown code")
+        return Load(None, reason=_strange_reason(checkpoint) or "loading this file calls unknown code")
     if unknown:
         return Load(
             None, reason=f"loading this file imports {and_more(unknown, 2)}, which ckpt does not know"
         )
     template = checkpoint.traits.load
     options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
-    expression = template.format(path=literal(_local(checkpoint.path)), options=options)
+    expression = template.format(path=string_literal(_local_path(checkpoint.path)), options=options)
     modules = sorted(set(re.findall(r"(\w+)\.\w+\(", template)))
     note = f"only if you trust its author; import {', '.join(modules)}"
     return Load(expression + _model_path(checkpoint, models), note)
 
 
-def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
+def _load_of_package(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     """The pickle of a package that holds the model: PackageImporter takes its folder and its name."""
-    strange = _inside(checkpoint) or _strange(checkpoint)
+    strange = _code_reason(checkpoint) or _strange_reason(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
     members = {part.removesuffix(".pkl"): part for part in checkpoint.parts}
@@ -301,13 +305,15 @@ def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(None, reason=f"it holds {len(paths)} models")
     package, _, resource = members[str(paths[0][0])].rpartition("/")
     template = checkpoint.traits.load
-    names = f"{literal(package.replace('/', '.'))}, {literal(resource)}"
-    expression = template.format(path=literal(_local(checkpoint.path)), part=names)
-    inner = _model_path(checkpoint, models).removeprefix(subscript(paths[0][:1]) or "")
+    names = f"{string_literal(package.replace('/', '.'))}, {string_literal(resource)}"
+    expression = template.format(path=string_literal(_local_path(checkpoint.path)), part=names)
+    inner = _model_path(checkpoint, models).removeprefix(path_subscripts(paths[0][:1]) or "")
     return Load(expression + inner, "import torch.package; runs its pickle without limits")
 
 
-def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, note: str | None) -> Load:
+def _load_of_member(
+    checkpoint: Checkpoint, models: Sequence[Section], options: str, note: str | None
+) -> Load:
     """The member of an archive that holds the model. `import` stands in the note: torch does not bring it along."""
     template = checkpoint.traits.load
     members = {part.rpartition("/")[2].rpartition(".")[0]: part for part in checkpoint.parts}
@@ -315,11 +321,13 @@ def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, 
     if len(paths) != 1 or paths[0][0] not in members:
         return Load(None, reason=f"it holds {len(paths)} models")
     expression = template.format(
-        path=literal(_local(checkpoint.path)), part=literal(members[str(paths[0][0])]), options=options
+        path=string_literal(_local_path(checkpoint.path)),
+        part=string_literal(members[str(paths[0][0])]),
+        options=options,
     )
     steps = _model_path(checkpoint, models)
     needs = f"import {template.partition('(')[2].partition('.')[0]}"
-    inner = steps.removeprefix(subscript(paths[0][:1]) or "")
+    inner = steps.removeprefix(path_subscripts(paths[0][:1]) or "")
     return Load(expression + inner, f"{needs}; {note}" if note else needs)
 
 
@@ -332,20 +340,20 @@ _FROM = {
 def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
     """The function that opens the folder. One of another package unpickles every file without weights_only."""
     template = checkpoint.traits.load
-    expression = template.format(path=literal(_local(checkpoint.path)), options=options)
+    expression = template.format(path=string_literal(_local_path(checkpoint.path)), options=options)
     imported = next((line for name, line in _FROM.items() if name in template), None)
     return Load(expression, note if imported is None else f"{imported}; it unpickles every file")
 
 
-def _sharded(checkpoint: Checkpoint, options: str) -> str:
-    folder = _local(checkpoint.path)
+def _shards_expression(checkpoint: Checkpoint, options: str) -> str:
+    folder = _local_path(checkpoint.path)
     if folder.endswith(".json"):
         folder = folder.rpartition("/")[0]
     where = f"{folder.rstrip('/')}/" if folder else ""
     template = checkpoint.traits.load
     if len(checkpoint.parts) == 1:
-        return template.format(path=literal(where + checkpoint.parts[0]), options=options)
-    path = f"{literal(where)} + shard" if where else "shard"
+        return template.format(path=string_literal(where + checkpoint.parts[0]), options=options)
+    path = f"{string_literal(where)} + shard" if where else "shard"
     names = _names_of(checkpoint.parts)
     return f"{{k: v for shard in {names} for k, v in {template.format(path=path, options=options)}.items()}}"
 
@@ -365,24 +373,24 @@ def _names_of(parts: Sequence[str]) -> str:
         numbers = range(first, first + len(parts))
         if [f"{head}{number:0{width}}{tail}" for number in numbers] == list(parts):
             return f'[f"{head}{{n:0{width}}}{tail}" for n in range({numbers.start}, {numbers.stop})]'
-    return f"[{', '.join(map(literal, parts))}]"
+    return f"[{', '.join(map(string_literal, parts))}]"
 
 
-def subscript(path: Path) -> str | None:
+def path_subscripts(path: Path) -> str | None:
     """Return a path as Python subscripts (`["model"]`), or None when a key cannot be written as one."""
     if any(isinstance(key, NamedKey) for key in path):
         return None
     if "_parameters" in path or "_modules" in path or "_buffers" in path:
         return None
-    return "".join(f"[{literal(key) if isinstance(key, str) else key}]" for key in path)
+    return "".join(f"[{string_literal(key) if isinstance(key, str) else key}]" for key in path)
 
 
-def _local(path: str) -> str:
+def _local_path(path: str) -> str:
     """A path; of a URL the name of its copy in the working folder, because torch opens no URLs."""
     return path.rstrip("/").rpartition("/")[2] if is_url(path) else path
 
 
-def literal(text: str) -> str:
+def string_literal(text: str) -> str:
     """A string as Python source, in double quotes unless it contains them; only what can be read is not escaped.
 
     Nor is it where an encoding without it prints the escape of Python; characters with a stand-in are escaped always.

@@ -25,11 +25,11 @@ from ckpt.evidence.dialects import (
     REPARAMETRIZED,
     SYNONYMS,
     Translation,
-    translations,
+    dialect_translations,
 )
-from ckpt.evidence.substitutions import told
+from ckpt.evidence.substitutions import order_renames
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, is_number, plural, show
+from ckpt.model.text import Json, counted_noun, is_number, show
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -95,7 +95,7 @@ class Rename(NamedTuple):
         if self.kind != "words" or new in wanted:
             return new
         old, words = self.one.split("."), self.two.split(".")
-        single = (_reworded(name, old, words, only=index) for index in range(name.count(".") + 1))
+        single = (_reword_name(name, old, words, only=index) for index in range(name.count(".") + 1))
         other = next((text for text in single if text in wanted), None)
         return (new if self.has_letters else name) if other is None else other
 
@@ -158,7 +158,7 @@ class Rename(NamedTuple):
     @property
     def advice(self) -> str:
         """The sentence that `option` ends."""
-        return f"not aligned: {self.met:,} of {plural(self.of, 'name')} match with"
+        return f"not aligned: {self.met:,} of {counted_noun(self.of, 'name')} match with"
 
     @property
     def option(self) -> str:
@@ -221,28 +221,28 @@ def match(
     `layouts` the names of a package that keeps values in another layout are not translated. Substitutions run on further
     names of the first side, `keep`, too: they must leave these as they are.
     """
-    if _rank(two) < _rank(one):
-        found = _match(two, one, by_shape, layouts).turned
+    if _sort_key(two) < _sort_key(one):
+        found = _match_sides(two, one, by_shape, layouts).turned
     else:
-        found = _match(one, two, by_shape, layouts)
+        found = _match_sides(one, two, by_shape, layouts)
     partners = {name: name for name in keep} | found.partners
-    return found._replace(renames=told(found.renames, partners, [*one, *keep], _words_rule))
+    return found._replace(renames=order_renames(found.renames, partners, [*one, *keep], _words_rule))
 
 
 def _words_rule(one: str, two: str) -> Rename:
     return Rename(one, two, 0, 0, "words")
 
 
-def _rank(names: Shapes) -> tuple[int, list[str]]:
+def _sort_key(names: Shapes) -> tuple[int, list[str]]:
     return len(names), sorted(names)
 
 
-def _match(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Match:
+def _match_sides(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Match:
     plain = _Draft(one, two)
     if len(plain.partners) == plain.least:
         return plain.match()
     known: list[Translation | AdapterTranslation] = [
-        row for row in translations(one, two) if layouts or not row.layout
+        row for row in dialect_translations(one, two) if layouts or not row.layout
     ]
     adapter = adapter_translation(one, two)
     known += [adapter] if adapter is not None else []
@@ -278,13 +278,13 @@ class _Draft:
         self.doubts: list[Rename] = []
         self.outside = ("", "")
         """The beginning that was taken off, and the one that was put on: tensors outside of it may keep their names."""
-        self.partners = self._paired()
+        self.partners = self._pair_names()
 
     def search(self, *, begins: bool, by_shape: bool) -> None:
         """Find rules, each step for what the one before it has left: beginnings where wanted, words, shapes."""
         if begins:
-            self._beginnings()
-        self._words(by_shape=by_shape)
+            self._rename_beginnings()
+        self._rename_words(by_shape=by_shape)
         if by_shape:
             self._shapes()
 
@@ -315,7 +315,7 @@ class _Draft:
         """The partners of equal shape."""
         return {two: one for two, one in self.partners.items() if self.one[one] == self.two[two]}
 
-    def _paired(self) -> dict[str, str]:
+    def _pair_names(self) -> dict[str, str]:
         """The partner of each name of `two`: tensors of equal shape first, by their new names before their own ones."""
         start, other = self.outside
         ways = [self.names]
@@ -343,18 +343,18 @@ class _Draft:
         one = {new: name for name, new in self.names.items() if name not in used}
         return one, {name: shape for name, shape in self.two.items() if name not in self.partners}
 
-    def _use(self, rename: Rename, names: Mapping[str, str]) -> None:
+    def _use_rename(self, rename: Rename, names: Mapping[str, str]) -> None:
         """Call some names of `one` otherwise, and keep the rule where more tensors meet by it."""
         before = len(self.met())
         self.names.update(names)
-        self.partners = self._paired()
+        self.partners = self._pair_names()
         met = len(self.met()) - before
         if met > 0:
             self.renames.append(rename._replace(met=met, of=self.least))
 
     # --- leaves ---
 
-    def _leaves(self) -> None:
+    def _rename_leaves(self) -> None:
         """Give the leaves of norms the names of the other side: gamma and beta, or weight and bias."""
         one, two = self._left()
         for pair in (LEAVES, tuple((new, old) for old, new in LEAVES)):
@@ -365,39 +365,42 @@ class _Draft:
                     if last == old and two.get(f"{module}.{leaf}") == self.one[own]:
                         found[own] = f"{module}.{leaf}"
                 if found:
-                    self._use(Rename(old, leaf, 0, 0, "words"), found)
-        self._reparametrized()
+                    self._use_rename(Rename(old, leaf, 0, 0, "words"), found)
+        self._rename_reparametrized()
 
-    def _reparametrized(self) -> None:
+    def _rename_reparametrized(self) -> None:
         """Give the tensors of weight_norm and spectral_norm their names as parametrizations, or their old ones."""
         left, two = self._left()
         one = {new: self.one[own] for new, own in left.items()}
-        pairs = [*reparametrized(one, two), *((name, old) for old, name in reparametrized(two, one))]
+        pairs = [
+            *reparametrized_names(one, two),
+            *((name, old) for old, name in reparametrized_names(two, one)),
+        ]
         found: dict[tuple[str, str], dict[str, str]] = {}
         for name, new in pairs:
             same = name.rpartition(".")[0] if len(name) < len(new) else new.rpartition(".")[0]
             leaves = (name[len(same) :].removeprefix("."), new[len(same) :].removeprefix("."))
             found.setdefault(leaves, {})[left[name]] = new
         for (before, after), names in found.items():
-            self._use(Rename(before, after, 0, 0, "words"), names)
+            self._use_rename(Rename(before, after, 0, 0, "words"), names)
 
     # --- beginnings ---
 
-    def _beginnings(self) -> None:
+    def _rename_beginnings(self) -> None:
         """Use the beginnings by which most elements meet, when they are the only best ones."""
         one = {new: self.one[name] for name, new in self.names.items()}
         if len(one) < len(self.names) or 100 * len(self.partners) >= ENOUGH * self.least:
             return
         tried: list[tuple[int, Rename, _Draft]] = []
-        for start in sorted(components(one, self.two), key=lambda start: -start.met)[:_BEST]:
+        for start in sorted(component_renames(one, self.two), key=lambda start: -start.met)[:_BEST]:
             draft = _Draft(self.one, self.two, self.translation)
             draft.names = {name: start.rule(new) for name, new in self.names.items()}
             draft.outside = start[:2]
-            draft.partners = draft._paired()
+            draft.partners = draft._pair_names()
             if draft.score[0] > self.score[0]:
                 tried.append((draft.score[0], start, draft))
         best = [row for row in tried if row[0] == max(row[0] for row in tried)]
-        chosen = best[0] if len(best) == 1 else _preferred(best)
+        chosen = best[0] if len(best) == 1 else _preferred_beginning(best)
         if chosen is None or not _is_model(chosen[1], one, self.two) or _are_opposite(*chosen[1][:2]):
             self.doubts += [rename for _, rename, _ in tried]
             return
@@ -416,17 +419,17 @@ class _Draft:
 
     # --- words ---
 
-    def _words(self, *, by_shape: bool) -> None:
+    def _rename_words(self, *, by_shape: bool) -> None:
         """Use the renames of words that are certain, round after round; the others are doubts."""
         for _ in range(_ROUNDS):
-            self._leaves()
+            self._rename_leaves()
             one, two = self._left()
             rules = _word_rules({new: self.one[name] for new, name in one.items()}, two)
             chosen = [rule for rule, is_sure in rules if is_sure or by_shape]
             before = len(self.partners)
             for rule in chosen:
                 left, wanted = self._left()
-                self._use(rule, {own: rule.best(new, wanted) for new, own in left.items()})
+                self._use_rename(rule, {own: rule.best(new, wanted) for new, own in left.items()})
             if len(self.partners) == before:
                 self.doubts += [rule for rule, is_sure in rules if not (is_sure or by_shape)]
                 return
@@ -436,14 +439,14 @@ class _Draft:
     def _shapes(self) -> None:
         """Pair modules by the shapes of their tensors, their numbers and their order."""
         one, two = self._left()
-        pairs = _alike({new: self.one[name] for new, name in one.items()}, two)
+        pairs = _match_by_shape({new: self.one[name] for new, name in one.items()}, two)
         self.names.update({one[new]: target for new, target in pairs.items()})
-        self.partners = self._paired()
+        self.partners = self._pair_names()
         met = self.met()
         modules: Counter[tuple[str, str]] = Counter()
         for new, target in pairs.items():
             if met.get(target) == one[new]:
-                old, place = (_split(name.rpartition(".")[0])[0] for name in (new, target))
+                old, place = (_split_numbers(name.rpartition(".")[0])[0] for name in (new, target))
                 modules[old, place] += 1
         for (old, place), count in modules.items():
             self.renames.append(Rename(old, place, count, self.least, "shape"))
@@ -452,7 +455,7 @@ class _Draft:
 # --- beginnings -------------------------------------------------------------------------------------------------------
 
 
-def components(one: Shapes, two: Shapes) -> Iterator[Rename]:
+def component_renames(one: Shapes, two: Shapes) -> Iterator[Rename]:
     """The beginnings without which at least half of the names, or elements, of the smaller side meet, with equal shapes.
 
     None that says the same as a shorter one: `layer1.` and `backbone.layer1.` are `` and `backbone.`.
@@ -460,12 +463,12 @@ def components(one: Shapes, two: Shapes) -> Iterator[Rename]:
     is_turned = len(two) < len(one)
     small, large = (two, one) if is_turned else (one, two)
     whole = min(sum(map(prod, side.values())) for side in (small, large))
-    for mine in _starts(small, whole):
+    for mine in _likely_components(small, whole):
         rests = {name[len(mine) :]: shape for name, shape in small.items() if name.startswith(mine)}
         met: Counter[str] = Counter()
         elements: Counter[str] = Counter()
         for name, shape in large.items():
-            for offset in _dots(name):
+            for offset in _rest_offsets(name):
                 if rests.get(name[offset:]) == shape:
                     met[name[:offset]] += 1
                     elements[name[:offset]] += prod(shape)
@@ -484,12 +487,12 @@ def common_component(names: Sequence[str]) -> str:
     return first if is_common and len(modules) > 1 and _PLAIN.fullmatch(first) else ""
 
 
-def _starts(names: Shapes, whole: int) -> list[str]:
+def _likely_components(names: Shapes, whole: int) -> list[str]:
     """The beginnings below which so many names, or of so many elements, lie that one of them may be the component."""
     shared: Counter[str] = Counter()
     elements: Counter[str] = Counter()
     for name, shape in names.items():
-        for offset in _dots(name):
+        for offset in _rest_offsets(name):
             shared[name[:offset]] += 1
             elements[name[:offset]] += prod(shape)
     return [
@@ -499,7 +502,7 @@ def _starts(names: Shapes, whole: int) -> list[str]:
     ]
 
 
-def _dots(name: str) -> Iterator[int]:
+def _rest_offsets(name: str) -> Iterator[int]:
     """Yield the places where the rest of a name may begin: 0, and behind each of its first dots."""
     offset = 0
     for _ in range(_DEPTH):
@@ -519,11 +522,11 @@ def _is_model(start: Rename, one: Shapes, two: Shapes) -> bool:
     ends -= {start.two[:-1]}
     if not start.one or not start.two:
         return bool(ends) or start.met == len(one) == len(two)
-    letters = [_split(text)[0].replace("#", "") for text in start[:2]]
+    letters = [_split_numbers(text)[0].replace("#", "") for text in start[:2]]
     return len(ends) > 1 and letters[0] != letters[1]
 
 
-def _preferred(rows: Sequence[tuple[int, Rename, _Draft]]) -> tuple[int, Rename, _Draft] | None:
+def _preferred_beginning(rows: Sequence[tuple[int, Rename, _Draft]]) -> tuple[int, Rename, _Draft] | None:
     """The one of several equal beginnings that the optimizer trained, where the others are its moving averages."""
     if rows and all(row[2].met() == rows[0][2].met() for row in rows):
         return rows[0]
@@ -535,7 +538,7 @@ def _preferred(rows: Sequence[tuple[int, Rename, _Draft]]) -> tuple[int, Rename,
     return None
 
 
-def reparametrized(old: Shapes, new: Shapes) -> Iterator[tuple[str, str]]:
+def reparametrized_names(old: Shapes, new: Shapes) -> Iterator[tuple[str, str]]:
     """Yield the tensors of weight_norm and spectral_norm in `old`, each with its name as a parametrization in `new`.
 
     All tensors of a parameter are on both sides, with equal shapes.
@@ -559,27 +562,27 @@ _Templates = dict[str, dict[Numbers, Shape]]
 """A name without its numbers -> the numbers that it comes with, and the shapes."""
 
 
-def _split(name: str) -> tuple[str, Numbers]:
+def _split_numbers(name: str) -> tuple[str, Numbers]:
     """A name with `#` for each number, and the numbers: `layer1.0.conv` -> (`layer#.#.conv`, (`1`, `0`))."""
     pieces = re.split("([0-9]+)", name)
     return "#".join(pieces[::2]), tuple(pieces[1::2])
 
 
-def _templates(names: Shapes) -> _Templates:
+def _templates_of(names: Shapes) -> _Templates:
     found: _Templates = {}
     for name, shape in names.items():
         if "#" not in name and name.count(".") < _PARTS:
-            template, numbers = _split(name)
+            template, numbers = _split_numbers(name)
             found.setdefault(template, {})[numbers] = shape
     return found
 
 
-def _reworded(name: str, old: Sequence[str], new: Sequence[str], only: int | None = None) -> str:
+def _reword_name(name: str, old: Sequence[str], new: Sequence[str], only: int | None = None) -> str:
     """The name with one run of parts in place of another one, wherever it stands, or `only` at a part; numbers stay."""
     parts, out = name.split("."), list[str]()
     index = 0
     while index < len(parts):
-        run = _split(".".join(parts[index : index + len(old)]))
+        run = _split_numbers(".".join(parts[index : index + len(old)]))
         if run[0] == ".".join(old) and only in (None, index):
             numbers = iter(run[1])
             out += [
@@ -622,21 +625,23 @@ def _word_rules(one: Shapes, two: Shapes) -> list[tuple[Rename, bool]]:
 
     A rename that another one contradicts, which explains as much, is left out.
     """
-    mine, other = _templates(one), _templates(two)
+    mine, other = _templates_of(one), _templates_of(two)
     candidates: dict[tuple[str, str, Kind], _Candidate] = {}
     of_template: dict[tuple[int, str], list[_Candidate]] = {}
-    for (first, second), (start, size, count) in _contexts(mine, other).items():
+    for (first, second), (start, size, count) in _differing_runs(mine, other).items():
         met = [shape for numbers, shape in mine[first].items() if other[second].get(numbers) == shape]
         common = mine[first].keys() & other[second].keys()
         if not met or len(met) < len(common) or 2 * len(common) < min(len(mine[first]), len(other[second])):
             continue
-        rule = _rule(first.split("."), second.split("."), start, size, count)
+        rule = _rename_of_run(first.split("."), second.split("."), start, size, count)
         if _is_laid_out(rule):
             continue
         key = rule.one, rule.two, rule.kind
         candidate = candidates.get(key)
         if candidate is None:
-            candidate = candidates[key] = _Candidate(rule, _kinship(rule) if rule.kind == "words" else 0)
+            candidate = candidates[key] = _Candidate(
+                rule, _rename_kinship(rule) if rule.kind == "words" else 0
+            )
         candidate.pairs.append((first, second))
         candidate.elements += sum(prod(shape) + 1 for shape in met)
         candidate.met += len(met)
@@ -660,7 +665,7 @@ def _word_rules(one: Shapes, two: Shapes) -> list[tuple[Rename, bool]]:
     return rules
 
 
-def _contexts(one: _Templates, two: _Templates) -> dict[tuple[str, str], tuple[int, int, int]]:
+def _differing_runs(one: _Templates, two: _Templates) -> dict[tuple[str, str], tuple[int, int, int]]:
     """Pairs of templates that are equal but for one run of parts: where it begins, and its parts on either side.
 
     A beginning and an end that many templates have pair nothing.
@@ -668,12 +673,12 @@ def _contexts(one: _Templates, two: _Templates) -> dict[tuple[str, str], tuple[i
     longest = _RUN if len(one) + len(two) <= _MANY else 1
     runs: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for second in two:
-        for key, _, count in _runs(second, longest):
+        for key, _, count in _template_runs(second, longest):
             runs.setdefault(key, []).append((second, count))
-    used = Counter(key for first in one for key, _, _ in _runs(first, longest) if key in runs)
+    used = Counter(key for first in one for key, _, _ in _template_runs(first, longest) if key in runs)
     best: dict[tuple[str, str], tuple[int, int, int]] = {}
     for first in one:
-        for key, start, size in _runs(first, longest):
+        for key, start, size in _template_runs(first, longest):
             if not 0 < used[key] <= _ALIKE or len(runs[key]) > _ALIKE:
                 continue
             for second, count in runs[key]:
@@ -684,7 +689,7 @@ def _contexts(one: _Templates, two: _Templates) -> dict[tuple[str, str], tuple[i
     return best
 
 
-def _runs(text: str, longest: int) -> Iterator[tuple[tuple[str, str], int, int]]:
+def _template_runs(text: str, longest: int) -> Iterator[tuple[tuple[str, str], int, int]]:
     """Yield each run of parts of a template: what stands before and behind it, where it begins, and its parts.
 
     The last part is never in a run: a weight is no bias.
@@ -695,7 +700,7 @@ def _runs(text: str, longest: int) -> Iterator[tuple[tuple[str, str], int, int]]
             yield (text[:begin], text[end:]), start, size
 
 
-def _rule(one: list[str], two: list[str], start: int, size: int, count: int) -> Rename:
+def _rename_of_run(one: list[str], two: list[str], start: int, size: int, count: int) -> Rename:
     """The rename of one run of parts. An empty run takes the part before it with it, or is a beginning."""
     if not (size and count):
         if not start:
@@ -715,19 +720,20 @@ _AKIN = 2
 """The kinship of words that is enough: sharing one word is not, for `self_attn` and `cross_attn` share one."""
 
 
-def _kinship(rule: Rename) -> int:
+def _rename_kinship(rule: Rename) -> int:
     """The kinship of both sides of a rename of words: 3 for the same in other words, 2 for a part of it, 1 for a common word."""
     sides = [text.split(".") for text in rule[:2]]
     if len(sides[0]) == len(sides[1]):
-        return min(3 if one == two else _akin(one, two) for one, two in zip(*sides, strict=True))
+        return min(3 if one == two else _part_kinship(one, two) for one, two in zip(*sides, strict=True))
     ends = [parts[-min(map(len, sides)) :] for parts in sides]
     by_part = min(
-        _akin(one, two) if _words_of(one) and _words_of(two) else 0 for one, two in zip(*ends, strict=True)
+        _part_kinship(one, two) if _words_of(one) and _words_of(two) else 0
+        for one, two in zip(*ends, strict=True)
     )
-    return min(max(by_part, _akin(*rule[:2])), 2)
+    return min(max(by_part, _part_kinship(*rule[:2])), 2)
 
 
-def _akin(one: str, two: str) -> int:
+def _part_kinship(one: str, two: str) -> int:
     mine, other = _words_of(one), _words_of(two)
     texts = {"_".join(mine), "_".join(other)}
     if sorted(mine) == sorted(other) or any(texts <= group for group in SYNONYMS):
@@ -803,9 +809,11 @@ class Shift(NamedTuple):
 
 def shift_of(one: Shapes, two: Shapes, partners: Mapping[str, str]) -> Shift | None:
     """The modules that meet by number, and of which more would meet, all, if one side counted from another number on."""
-    mine, other = _templates(one), _templates(two)
+    mine, other = _templates_of(one), _templates_of(two)
     groups: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
-    pairs = dict.fromkeys((_split(partner)[0], _split(name)[0]) for name, partner in partners.items())
+    pairs = dict.fromkeys(
+        (_split_numbers(partner)[0], _split_numbers(name)[0]) for name, partner in partners.items()
+    )
     for first, second in pairs:
         places = first.count("#")
         if places == second.count("#") and first in mine and second in other:
@@ -838,11 +846,11 @@ def shift_of(one: Shapes, two: Shapes, partners: Mapping[str, str]) -> Shift | N
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def _alike(one: Shapes, two: Shapes) -> dict[str, str]:
+def _match_by_shape(one: Shapes, two: Shapes) -> dict[str, str]:
     """Names of `one` -> names of `two`, by their last parts, shapes and numbers, then by their order alone."""
     pairs: dict[str, str] = {}
     groups: list[dict[object, list[str]]] = []
-    templates = _templates(one), _templates(two)
+    templates = _templates_of(one), _templates_of(two)
     for side in templates:
         group: dict[object, list[str]] = {}
         for text, shapes in side.items():
@@ -853,11 +861,11 @@ def _alike(one: Shapes, two: Shapes) -> dict[str, str]:
         for first, second in zip(mine, other, strict=True) if len(mine) == len(other) else ():
             if _may_pair(first, second):
                 for numbers in templates[0][first]:
-                    pairs[_filled(first, numbers)] = _filled(second, numbers)
+                    pairs[_fill_template(first, numbers)] = _fill_template(second, numbers)
     taken = set(pairs.values())
     rest = [name for name in one if name not in pairs], [name for name in two if name not in taken]
     if len(rest[0]) != len(rest[1]):  # old files of BatchNorm lack its counter
-        rest = (_uncounted(rest[0]), _uncounted(rest[1]))
+        rest = (_without_counters(rest[0]), _without_counters(rest[1]))
     for first, second in zip(*rest, strict=False):  # a head at the end has no partner
         leaves = {first.rpartition(".")[2], second.rpartition(".")[2]}
         if one[first] != two[second] or (len(leaves) > 1 and leaves <= _LEAVES):
@@ -873,10 +881,10 @@ def _may_pair(one: str, two: str) -> bool:
     return not _are_opposite(*modules) and not _is_laid_out(Rename(*modules, 0, 0))
 
 
-def _uncounted(names: list[str]) -> list[str]:
+def _without_counters(names: list[str]) -> list[str]:
     return [name for name in names if not name.endswith("num_batches_tracked")]
 
 
-def _filled(template: str, numbers: Numbers) -> str:
+def _fill_template(template: str, numbers: Numbers) -> str:
     rest = iter(numbers)
     return "".join(next(rest) if letter == "#" else letter for letter in template)

@@ -22,7 +22,7 @@ from ckpt.model.names import Path
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 _LARGEST = 2**63
@@ -155,8 +155,8 @@ _FLAT = frozenset(("old_dirs", "func_evals", "H_diag"))
 
 
 def _is_flat(optimizer: Section) -> bool:
-    held = children(parts_of(optimizer.node).get("state"))
-    return len(held) == 1 and any(str(field) in _FLAT for field, _ in children(held[0][1]))
+    held = children_of(parts_of(optimizer.node).get("state"))
+    return len(held) == 1 and any(str(field) in _FLAT for field, _ in children_of(held[0][1]))
 
 
 def by_order(checkpoint: Checkpoint, match: Match) -> frozenset[int]:
@@ -173,12 +173,14 @@ def by_order(checkpoint: Checkpoint, match: Match) -> frozenset[int]:
 def groups_of(section: Section) -> list[Group]:
     """The parameters of an optimizer, group by group, in torch's order of their numbers."""
     parts = parts_of(section.node)
-    state = {_key(key): node for key, node in children(parts.get("state"))}
-    lost = {_key(key) for key in look(parts.get(LOST_STATE)).children}
-    momentum_only = {str(key) for node in state.values() for key, _ in children(node)} <= {"momentum_buffer"}
+    state = {_state_key(key): node for key, node in children_of(parts.get("state"))}
+    lost = {_state_key(key) for key in look(parts.get(LOST_STATE)).children}
+    momentum_only = {str(key) for node in state.values() for key, _ in children_of(node)} <= {
+        "momentum_buffer"
+    }
     groups: list[Group] = []
-    for _, group in children(parts.get("param_groups")):
-        fields = dict(children(group))
+    for _, group in children_of(parts.get("param_groups")):
+        fields = dict(children_of(group))
         keys, names = look(fields.get("params")), look(fields.get("param_names"))
         if keys.kind != "sequence" or any(map(_is_huge, keys.children)):
             return []
@@ -189,17 +191,17 @@ def groups_of(section: Section) -> list[Group]:
         keeps_state = not momentum_only or look(fields.get("momentum")).value not in (0, 0.0, None)
         for index, key in enumerate(keys.children):
             name = named[index] if named else key
-            held = state.get(_key(key))
+            held = state.get(_state_key(key))
             if held is None and type(key) is int:
                 held = state.get(str(key))  # a distributed checkpoint has the numbers of the state as text
-            slot = _slot(key, str(name) if isinstance(name, str) else None, held)
-            row.append(slot._replace(keeps_state=keeps_state and _key(key) not in lost))
+            slot = _make_slot(key, str(name) if isinstance(name, str) else None, held)
+            row.append(slot._replace(keeps_state=keeps_state and _state_key(key) not in lost))
         decay = look(fields.get("weight_decay")).value
         groups.append(Group(row, bool(decay) if isinstance(decay, (int, float)) else None))
     return groups
 
 
-def _key(key: Node) -> object:
+def _state_key(key: Node) -> object:
     return str(key) if isinstance(key, str) else key if type(key) is int else id(key)
 
 
@@ -208,14 +210,14 @@ def _is_huge(key: Node) -> bool:
     return (type(key) is int and abs(key) >= _LARGEST) or (isinstance(key, str) and len(key) > _LONGEST_NAME)
 
 
-def _slot(key: Node, name: str | None, state: Node) -> Slot:
+def _make_slot(key: Node, name: str | None, state: Node) -> Slot:
     if state is None:
         return Slot(key, name, None, False)
-    fields = {str(field): node for field, node in children(state)}
+    fields = {str(field): node for field, node in children_of(state)}
     shapes = {
         field: tensor.shape for field, node in fields.items() if (tensor := tensor_of(node)) is not None
     }
-    shape = _shape(shapes)
+    shape = _parameter_shape(shapes)
     if "projector" in fields:  # GaLore and its kin keep moments of a projection
         shape = None
     is_mixed = shape is None and len({other for other in shapes.values() if other}) > 1
@@ -223,7 +225,7 @@ def _slot(key: Node, name: str | None, state: Node) -> Slot:
     return Slot(key, name, shape, bool(fields), fields.get("step"), is_mixed=is_mixed, moments=moments)
 
 
-def _shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+def _parameter_shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """Return the shape of a parameter from the shapes of its state, or None."""
     for row, column in _FACTORS:
         if row in shapes and column in shapes and shapes[row] and shapes[column]:
@@ -258,7 +260,9 @@ class _Matching:
             section for section in sections if section.kind == "other" and 0 < section.tensors <= _BESIDE
         ]
         self._free = {
-            section.path: [(index, checkpoint.tensors[index]) for index in _candidates(section, buffers)]
+            section.path: [
+                (index, checkpoint.tensors[index]) for index in _parameter_candidates(section, buffers)
+            ]
             for section in (*self._models, *beside)
         }
         self._beside = [section for section in beside if self._free[section.path]]
@@ -269,20 +273,20 @@ class _Matching:
 
     def all(self, held: Sequence[tuple[Section, list[Group]]]) -> list[Match]:
         """A match for each optimizer with its groups."""
-        named = [self._named(section, groups) for section, groups in held]
+        named = [self._match_by_name(section, groups) for section, groups in held]
         fits = [
-            [] if match is not None else self._fits(groups)
+            [] if match is not None else self._find_fits(groups)
             for match, (_, groups) in zip(named, held, strict=True)
         ]
-        chosen = self._shared(held, fits) or {}
-        for number, fit in enumerate(self._chosen([section for section, _ in held], fits)):
+        chosen = self._shared_fits(held, fits) or {}
+        for number, fit in enumerate(self._choose_fits([section for section, _ in held], fits)):
             chosen.setdefault(number, fit)
         return [
-            match or _matched(section, groups, chosen[number])
+            match or _match_of_fit(section, groups, chosen[number])
             for number, (match, (section, groups)) in enumerate(zip(named, held, strict=True))
         ]
 
-    def _named(self, optimizer: Section, groups: list[Group]) -> Match | None:
+    def _match_by_name(self, optimizer: Section, groups: list[Group]) -> Match | None:
         """The match by the names that the optimizer gives its parameters, or None."""
         slots = tuple(slot for group in groups for slot in group.slots)
         if not all(slot.name for slot in slots):
@@ -293,19 +297,19 @@ class _Matching:
                 return Match(optimizer, (model,), slots, tuple(indices), by_name=True, groups=len(groups))
         return None
 
-    def _fits(self, groups: list[Group]) -> list[_Fit]:
+    def _find_fits(self, groups: list[Group]) -> list[_Fit]:
         """Every model that fits, and where none does to the last tensor, every chain of models that does."""
         count = sum(len(group.slots) for group in groups)
-        fits = [fit for model in self._models if (fit := self._fit((model,), groups)) is not None]
+        fits = [fit for model in self._models if (fit := self._fit_models((model,), groups)) is not None]
         if any(fit.exact for fit in fits):
             return fits
         chains = []
         seen: set[frozenset[Path]] = set()
-        for models in self._chains(count):
+        for models in self._model_chains(count):
             parts = frozenset(model.path for model in models)
             if parts in seen:
                 continue  # their first order that fits, which is that of the file where they are twins
-            chain = self._fit(models, groups)
+            chain = self._fit_models(models, groups)
             if chain is not None:
                 seen.add(parts)
                 chains.append(chain)
@@ -313,7 +317,7 @@ class _Matching:
                 break
         return [*chains, *fits]
 
-    def _chains(self, count: int) -> Iterator[tuple[Section, ...]]:
+    def _model_chains(self, count: int) -> Iterator[tuple[Section, ...]]:
         """Models, and what lies beside them, that together have so many parameters, in any order."""
         parts = [*self._models, *self._beside][:_PARTS]
         sizes = [len(self._free[part.path]) for part in parts]
@@ -323,7 +327,7 @@ class _Matching:
                     for order in permutations(numbers) if size <= _ORDERED else (numbers,):
                         yield tuple(parts[number] for number in order)
 
-    def _fit(self, models: tuple[Section, ...], groups: list[Group]) -> _Fit | None:
+    def _fit_models(self, models: tuple[Section, ...], groups: list[Group]) -> _Fit | None:
         rows = [row for model in models for row in self._free[model.path]]
         count = sum(len(group.slots) for group in groups)
         exact = len(rows) == count
@@ -332,10 +336,10 @@ class _Matching:
             return None
         if count == 1 and not exact and prod(shaped[0]) < 2:
             return None  # a temperature (`log_alpha`) is no tensor of a model that has one element too
-        assigned = _assign(groups, rows)
+        assigned = _assign_candidates(groups, rows)
         return None if assigned is None else _Fit(models, assigned, exact)
 
-    def _shared(
+    def _shared_fits(
         self, held: Sequence[tuple[Section, list[Group]]], fits: Sequence[list[_Fit]]
     ) -> dict[int, _Fit | None] | None:
         """Several optimizers that share out the parameters of one model, as Muon takes matrices and AdamW the rest."""
@@ -349,7 +353,9 @@ class _Matching:
             free = self._free[model.path]
             if len(mine) < 2 or sum(counts) != len(free):
                 continue
-            assigned = _assign([group for number in mine for group in held[number][1]], free, shared=True)
+            assigned = _assign_candidates(
+                [group for number in mine for group in held[number][1]], free, shared=True
+            )
             if assigned is None:
                 continue
             chosen: dict[int, _Fit | None] = {}
@@ -360,10 +366,10 @@ class _Matching:
             return chosen
         return None
 
-    def _chosen(self, optimizers: Sequence[Section], fits: Sequence[list[_Fit]]) -> list[_Fit | None]:
+    def _choose_fits(self, optimizers: Sequence[Section], fits: Sequence[list[_Fit]]) -> list[_Fit | None]:
         """The fit of each optimizer, where keys and order leave one."""
         rows = [[fit for fit in mine if fit.exact] or mine for mine in fits]
-        rows = [_akin(section, mine) for section, mine in zip(optimizers, rows, strict=True)]
+        rows = [_akin_fits(section, mine) for section, mine in zip(optimizers, rows, strict=True)]
         chosen: list[_Fit | None] = [None] * len(rows)
         for number, mine in enumerate(rows):
             if len(mine) == 1:
@@ -377,7 +383,7 @@ class _Matching:
         return chosen
 
 
-def _matched(optimizer: Section, groups: list[Group], fit: _Fit | None) -> Match:
+def _match_of_fit(optimizer: Section, groups: list[Group], fit: _Fit | None) -> Match:
     slots = tuple(slot for group in groups for slot in group.slots)
     if fit is None:
         return Match(optimizer, (), slots, (None,) * len(slots), groups=len(groups))
@@ -405,7 +411,7 @@ _COMMON = frozenset(
 _WORDS = r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+"
 
 
-def _words(path: Path) -> set[str]:
+def _section_words(path: Path) -> set[str]:
     """The words of the keys of a section that say which one it is: `optimizer_G` -> `g`."""
     words = [word.lower() for key in path for word in re.findall(_WORDS, str(key)[:_KEY])]
     stems = {word.removeprefix("net").removeprefix("optim").removeprefix("opt") or word for word in words}
@@ -416,18 +422,21 @@ _KEY = 80
 """Characters of a key that are searched for words."""
 
 
-def _akin(optimizer: Section, fits: list[_Fit]) -> list[_Fit]:
+def _akin_fits(optimizer: Section, fits: list[_Fit]) -> list[_Fit]:
     """The fits whose models have the words of the optimizer's keys; else those that are no copies of others."""
     if len(fits) < 2:
         return fits
-    words = _words(optimizer.path)
-    scores = [_kinship(words, {word for model in fit.models for word in _words(model.path)}) for fit in fits]
+    words = _section_words(optimizer.path)
+    scores = [
+        _words_kinship(words, {word for model in fit.models for word in _section_words(model.path)})
+        for fit in fits
+    ]
     best = [fit for fit, score in zip(fits, scores, strict=True) if score == max(scores)]
-    trained = [fit for fit in best if not any(_COPIED & _words(model.path) for model in fit.models)]
+    trained = [fit for fit in best if not any(_COPIED & _section_words(model.path) for model in fit.models)]
     return trained or best
 
 
-def _kinship(words: set[str], others: set[str]) -> int:
+def _words_kinship(words: set[str], others: set[str]) -> int:
     """Count the words that both have; a letter stands for a word that begins with it, as `g` for `generator`."""
     same = words & others
     short = {
@@ -452,7 +461,7 @@ def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ..
     return named if 2 * sum(index is not None for index in named) > len(slots) else []
 
 
-def _candidates(model: Section, buffers: Sequence[bool]) -> list[int]:
+def _parameter_candidates(model: Section, buffers: Sequence[bool]) -> list[int]:
     """The indices of the tensors of a model that may be parameters, each tied tensor once."""
     return each_once(
         (index, entry)
@@ -482,7 +491,9 @@ _MOST_PAIRS = 4_000_000
 """More pairs of a group and a tensor are not compared."""
 
 
-def _assign(groups: list[Group], rows: list[tuple[int, Entry]], *, shared: bool = False) -> Candidates | None:
+def _assign_candidates(
+    groups: list[Group], rows: list[tuple[int, Entry]], *, shared: bool = False
+) -> Candidates | None:
     """Return the candidates for each slot in any order that training scripts use.
 
     None when the order of the model does not fit. With `shared` the groups belong to several optimizers.
@@ -498,9 +509,9 @@ def _assign(groups: list[Group], rows: list[tuple[int, Entry]], *, shared: bool 
             orders.append(sorted(rows, key=lambda row: row[1].name))
     candidates: Candidates | None = None
     for order in orders:
-        kinds = _kinds(groups, order) if is_exact and len(groups) > 1 and not shared else None
-        assigned = None if kinds is None else _ordered(groups, order, kinds)
-        assigned = _ordered(groups, order, None) if assigned is None else assigned
+        kinds = _decay_kinds(groups, order) if is_exact and len(groups) > 1 and not shared else None
+        assigned = None if kinds is None else _assign_in_order(groups, order, kinds)
+        assigned = _assign_in_order(groups, order, None) if assigned is None else assigned
         if candidates is None:
             candidates = assigned
         elif assigned is not None:
@@ -511,7 +522,7 @@ def _assign(groups: list[Group], rows: list[tuple[int, Entry]], *, shared: bool 
     return candidates
 
 
-def _kinds(groups: list[Group], rows: list[tuple[int, Entry]]) -> tuple[list[bool], list[bool]] | None:
+def _decay_kinds(groups: list[Group], rows: list[tuple[int, Entry]]) -> tuple[list[bool], list[bool]] | None:
     """For each group and each tensor whether it belongs to the matrices with weight decay, where the state shows it.
 
     Recipes give weight decay to matrices and none to vectors, with exceptions (`pos_embed`). The shapes of most slots
@@ -551,7 +562,7 @@ def _kinds(groups: list[Group], rows: list[tuple[int, Entry]]) -> tuple[list[boo
     return [decay is True for decay in decays], kinds
 
 
-def _ordered(
+def _assign_in_order(
     groups: list[Group], rows: list[tuple[int, Entry]], kinds: tuple[list[bool], list[bool]] | None
 ) -> Candidates | None:
     """Return the candidates for each slot when each group keeps this order, or None when nothing fits.
@@ -571,7 +582,7 @@ def _ordered(
                 for i in range(len(rows))
                 if taken.get(i, number) == number and (kinds is None or kinds[1][i] == kinds[0][number])
             ]
-            here = _ends(group.slots, free, shapes)
+            here = _slot_ranges(group.slots, free, shapes)
             if here is None:
                 return None
             ends.append((free, here))
@@ -588,19 +599,21 @@ def _ordered(
     return candidates
 
 
-def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[tuple[int, int]] | None:
+def _slot_ranges(
+    group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]
+) -> list[tuple[int, int]] | None:
     """Return the first and the last place in `free` that each slot can have in this order.
 
     None when a slot has none.
     """
-    firsts = _greedy(group, free, shapes)
-    lasts = _greedy(group[::-1], free[::-1], shapes)
+    firsts = _first_places(group, free, shapes)
+    lasts = _first_places(group[::-1], free[::-1], shapes)
     if firsts is None or lasts is None:
         return None
     return [(first, len(free) - 1 - last) for first, last in zip(firsts, lasts[::-1], strict=True)]
 
 
-def _greedy(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[int] | None:
+def _first_places(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[int] | None:
     """The first place in `free` that each slot can have."""
     chosen = []
     numbers = iter(range(len(free)))

@@ -40,24 +40,24 @@ def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
     plain: list[str] = []
     twice: list[tuple[str, str]] = []
     hooks: list[Hook] = []
-    for name, node in _models(checkpoint):
+    for name, node in _outermost_modules(checkpoint):
         model = _Model(name, node)
         twice += model.twice
         for place, view in model.modules.values():
-            hooks += _hooks(place, view)
+            hooks += _unknown_hooks(place, view)
             if view.type.startswith("torch.nn."):
                 continue  # its lists are torch's own: the flat weights of an LSTM
-            for attribute, child in _attributes(view):
+            for attribute, child in _plain_attributes(view):
                 inner = f"{place}.{attribute}" if place else attribute
                 if tensor_of(child) is not None:
                     if id(child) not in model.tensors:
                         plain.append(inner)
-                elif _container(child, look(child)).kind in ("sequence", "mapping"):
+                elif _container_view(child, look(child)).kind in ("sequence", "mapping"):
                     loose += model.loose(child, inner)
     return UnseenParts(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
 
 
-def _models(checkpoint: Checkpoint) -> Iterator[tuple[str, Node]]:
+def _outermost_modules(checkpoint: Checkpoint) -> Iterator[tuple[str, Node]]:
     """The outermost pickled modules and their names."""
     covered: list[tuple[object, ...]] = []
     for row in checkpoint.containers:
@@ -79,7 +79,7 @@ class _Model:
                 self.twice.append((place, self.modules[id(node)][0]))
                 continue
             self.modules[id(node)] = (place, view)
-            inner = _registered(view)
+            inner = _registered_children(view)
             self.tensors.update(id(child) for key in ("_parameters", "_buffers") for _, child in inner[key])
 
     def loose(self, container: Node, place: str) -> Iterator[LooseModule]:
@@ -94,7 +94,7 @@ class _Model:
                     yield LooseModule(path, "parameter", "torch.nn.parameter.Parameter", 1, None)
                 continue
             view = look(node)
-            view = _container(node, view)
+            view = _container_view(node, view)
             if view.kind not in ("module", "sequence", "mapping") or (id(node) in self._seen):
                 continue
             if view.kind == "module":
@@ -106,7 +106,7 @@ class _Model:
                 keys = view.keys if view.kind == "mapping" else range(len(view.children))
                 items = zip(keys, view.children, strict=True)
                 below = [
-                    (child, f"{path}[{_text(key, number)}]", depth + 1)
+                    (child, f"{path}[{_key_source(key, number)}]", depth + 1)
                     for number, (key, child) in enumerate(items)
                 ]
                 todo += reversed(below)
@@ -120,7 +120,7 @@ class _Model:
             if id(module) in seen:
                 continue
             seen.add(id(module))
-            inner = _registered(own)
+            inner = _registered_children(own)
             lost += sum(id(child) not in self.tensors for _, child in inner["_parameters"])
             held += len(inner["_buffers"]) + len(inner["_parameters"])
             if id(module) in self.modules:
@@ -143,11 +143,14 @@ def _modules_below(name: str, root: Node) -> Iterator[tuple[str, Node, View]]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        below = [(f"{place}.{key}" if place else key, child) for key, child in _registered(view)["_modules"]]
+        below = [
+            (f"{place}.{key}" if place else key, child)
+            for key, child in _registered_children(view)["_modules"]
+        ]
         todo += reversed(below)
 
 
-def _container(node: Node, view: View) -> View:
+def _container_view(node: Node, view: View) -> View:
     """The view of an object whose class derives from list, dict or tuple as one of these; else the view itself."""
     if view.kind != "object" or type(node) is not Opaque:
         return view
@@ -160,12 +163,12 @@ def _container(node: Node, view: View) -> View:
     return view
 
 
-def _text(key: Node, number: int) -> str:
+def _key_source(key: Node, number: int) -> str:
     """A key as Python source."""
     return repr(str(key)) if isinstance(key, str) else str(key_of(key, number))
 
 
-def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
+def _registered_children(view: View) -> dict[str, list[tuple[str, Node]]]:
     """Return the parameters, buffers and children of a module that are not None, by name."""
     state = dict(zip(view.keys, view.children, strict=True))
     registered: dict[str, list[tuple[str, Node]]] = {}
@@ -176,24 +179,24 @@ def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
     return registered
 
 
-def _attributes(view: View) -> Iterator[tuple[str, Node]]:
+def _plain_attributes(view: View) -> Iterator[tuple[str, Node]]:
     for key, child in zip(view.keys, view.children, strict=True):
         if isinstance(key, str) and key not in REGISTERED and key not in HOOKS:
             yield str(key), child
 
 
-def _hooks(place: str, view: View) -> Iterator[Hook]:
+def _unknown_hooks(place: str, view: View) -> Iterator[Hook]:
     """The hooks of a module that are functions with unknown names."""
     for key, child in zip(view.keys, view.children, strict=True):
         if key not in HOOKS:
             continue
         for function in look(child).children:
-            name = function if type(function) is Global else _function(function)
+            name = function if type(function) is Global else _hook_function(function)
             if name is not None and not is_known(name):
                 yield Hook(place, name.qualified)
 
 
-def _function(node: Node) -> Global | None:
+def _hook_function(node: Node) -> Global | None:
     """The function of a partial, or the class of a callable object."""
     if type(node) is not Opaque:
         return None

@@ -17,8 +17,8 @@ from typing import Literal
 
 from ckpt.evidence.gradients import GradientUse, says_gradients
 from ckpt.evidence.matching import by_order, each_once
-from ckpt.evidence.optimizers import Optimizer, optimizer
-from ckpt.evidence.order import disorder, may_be_sorted
+from ckpt.evidence.optimizers import Optimizer, optimizer_facts
+from ckpt.evidence.order import disorder_reason, may_be_sorted
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -26,7 +26,7 @@ from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UsageError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, plural, show
+from ckpt.model.text import Json, counted_noun, show
 
 _MOST = 10_000
 """Numbers in one range."""
@@ -152,7 +152,7 @@ class Numbering(NamedTuple):
         }
 
 
-def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Numbering:
+def numbered_parameters(survey: Survey, asked: Numbers, section: str | None = None) -> Numbering:
     """The parameters of these numbers, or the tensors that each can be, with how sure that is.
 
     Raises UsageError for a number that no parameter has, where no choice of frozen parameters fits, and where the
@@ -160,13 +160,13 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
     """
     checkpoint = survey.checkpoint
     if survey.record is not None and section in (None, survey.record.section.name):
-        return _recorded(survey, asked, survey.record)
+        return _numbered_by_record(survey, asked, survey.record)
     model = survey.only_model(section)
     _refuse_disorder(checkpoint, model)
-    count = _listed(survey, model) or _by_optimizer(survey, model) or _by_names(survey, model)
+    count = _by_parameters(survey, model) or _by_optimizer(survey, model) or _by_names(survey, model)
     for number in asked.all:
         _refuse_beyond(checkpoint, number, len(count.places))
-    solved, assumes = _best(count, asked)
+    solved, assumes = _best_solution(count, asked)
     if solved is None:
         listed = ", ".join(map(str, asked.all[:8])) + (" …" if len(asked.all) > 8 else "")
         raise UsageError(
@@ -174,13 +174,13 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
             path=checkpoint.path,
             hint="is it a checkpoint of the run that stopped?",
         )
-    if not _is_module(model) and may_be_sorted(_blocks(model)):
+    if not _is_module(model) and may_be_sorted(_names_by_dtype(model)):
         assumes = ", and ".join(filter(None, (_NOT_SORTED, assumes)))
     trust: Trust = count.trust if assumes is None else "likely"
     sure = {candidates[0] for candidates in solved.candidates.values() if len(candidates) == 1}
     is_ordered = count.unordered is None or _IN_ORDER in (assumes or "")
     had = _had_gradients(survey, model, None if is_ordered else sure)
-    rows = [_row(survey, asked, number, solved.candidates[number], had) for number in asked.all]
+    rows = [_numbered_row(survey, asked, number, solved.candidates[number], had) for number in asked.all]
     return Numbering(tuple(rows), model, solved.most, trust, count.why, assumes, solved.least)
 
 
@@ -204,7 +204,7 @@ def numbered_by_change(
         return None
     model = survey.only_model(section)
     _refuse_disorder(survey.checkpoint, model)
-    order, doubt = _parameters(survey, model, unchanged)
+    order, doubt = _ordered_parameters(survey, model, unchanged)
     gaps: dict[int, list[int]] = {}
     changed = 0
     for index in order:
@@ -222,12 +222,12 @@ def numbered_by_change(
         is_exact = len(gaps[gap]) == len(numbers)
         for position, number in enumerate(numbers):
             candidates[number] = (gaps[gap][position],) if is_exact else tuple(gaps[gap])
-    assumes = None if _is_module(model) or not may_be_sorted(_blocks(model)) else _NOT_SORTED
+    assumes = None if _is_module(model) or not may_be_sorted(_names_by_dtype(model)) else _NOT_SORTED
     is_sure = not (assumes or doubt) and all(len(indices) == 1 for indices in candidates.values())
-    rows = [_row(survey, asked, number, candidates[number], {}) for number in asked.all]
+    rows = [_numbered_row(survey, asked, number, candidates[number], {}) for number in asked.all]
     counted = changed + len(asked.all)
     same = sum(survey.tensors[index].name in stepped for index in order)
-    why = f"{plural(changed - same, 'parameter')} changed since the older save, "
+    why = f"{counted_noun(changed - same, 'parameter')} changed since the older save, "
     if same:
         why += f"{same:,} {'is' if same == 1 else 'are'} the same although the optimizer stepped, "
     why += "and these did not"
@@ -236,17 +236,17 @@ def numbered_by_change(
     return Numbering(tuple(rows), model, counted, "strong" if is_sure else "likely", why, assumes, counted)
 
 
-def _parameters(survey: Survey, model: Section, unchanged: Set[str]) -> tuple[list[int], str]:
+def _ordered_parameters(survey: Survey, model: Section, unchanged: Set[str]) -> tuple[list[int], str]:
     """Return the indices of the parameters in order, and why they are a guess: "" where they are none.
 
     A buffer that is taken for a changed parameter would shift every number behind it, and so would the reverse. An
     optimizer that holds as many parameters rules both out.
     """
-    count = _listed(survey, model) or _by_names(survey, model)
+    count = _by_parameters(survey, model) or _by_names(survey, model)
     every = [index for place in count.places for index in place.indices]
     likely = [index for place in count.places if not place.out for index in place.indices]
     known = [index for index in likely if survey.roles[index].role == "parameter"]
-    held = sum(len(_numbers_of(use, model)) for use in _uses(survey, model))
+    held = sum(len(_numbers_of(use, model)) for use in _uses_of_model(survey, model))
     for indices in (every, likely, known):
         if held == len(indices):
             return indices, ""
@@ -256,7 +256,7 @@ def _parameters(survey: Survey, model: Section, unchanged: Set[str]) -> tuple[li
     return likely, count.why if is_doubtful else ""
 
 
-def named(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | None:
+def numbered_by_names(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | None:
     """The parameters of these numbers, by the names that DDP prints too, or None if each model of the file lacks some.
 
     Both lists hold the same parameters, so the numbers in their order are the names in the order of the model.
@@ -267,7 +267,7 @@ def named(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | N
         if len(indices) == len(names) == len(asked.all):
             had = _had_gradients(survey, model)
             rows = [
-                _row(survey, asked, number, (index,), had)
+                _numbered_row(survey, asked, number, (index,), had)
                 for number, index in zip(sorted(asked.all), indices, strict=True)
             ]
             counted = max(asked.all) + 1
@@ -277,7 +277,7 @@ def named(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | N
     return None
 
 
-def _row(
+def _numbered_row(
     survey: Survey, asked: Numbers, number: int, candidates: Sequence[int], had: dict[int, bool]
 ) -> Numbered:
     entries = tuple(survey.tensors[index] for index in candidates)
@@ -292,10 +292,10 @@ def _had_gradients(survey: Survey, model: Section, sure: Set[int] | None = None)
     Without `sure` the order is taken as the model's.
     """
     had: dict[int, bool] = {}
-    for use in _uses(survey, model):
+    for use in _uses_of_model(survey, model):
         if not says_gradients(use):
             continue
-        stateless = _stateless(use)
+        stateless = _stateless_numbers(use)
         doubtful = by_order(survey.checkpoint, use.match) if sure is not None else frozenset[int]()
         if sure is not None and all(use.match.indices[number] in sure for number in doubtful & stateless):
             doubtful = frozenset()  # the numbers say the same as the order
@@ -389,11 +389,11 @@ class _Rules(NamedTuple):
         return ", and ".join(assumed) or None
 
 
-def _best(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
+def _best_solution(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
     """The answer that names most numbers, or lists the fewest candidates, with the fewest assumptions as text."""
     best: tuple[tuple[int, int], _Solved, str | None] | None = None
-    for rules in _rules(count, asked):
-        solved = _solve(count, asked, rules)
+    for rules in _rules_to_try(count, asked):
+        solved = _solve_numbers(count, asked, rules)
         if solved is None:
             continue
         sizes = [len(candidates) or len(count.places) for candidates in solved.candidates.values()]
@@ -405,7 +405,7 @@ def _best(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
     return (None, None) if best is None else best[1:]
 
 
-def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
+def _rules_to_try(count: _Count, asked: Numbers) -> Iterator[_Rules]:
     """The assumptions that can matter, the weakest first."""
     tells = any(place.never for place in count.places) and asked.kind != "twice"
     complete = (False, True) if tells and asked.kind in _ALL else (False,)
@@ -421,7 +421,7 @@ def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
                 yield _Rules(is_complete, in_optimizer, never_only, none_frozen, in_order)
 
 
-def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
+def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
     """Every choice of parameters that do not count, as sets of how many do not before each place.
 
     Sets are integers: bit `f` stands for `f` parameters that do not count. Returns None where nothing fits.
@@ -439,7 +439,7 @@ def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
         return None
     # Bit `total - number`, so that a shift by the place gives the counts that make the place that number.
     in_all = _set_of(total - number for number in every)
-    steps = [_step(place, rules) for place in places]
+    steps = [_rules_of_place(place, rules) for place in places]
 
     def counted(number: int, before: int) -> int:
         """The part of a set for which this place may count."""
@@ -476,7 +476,7 @@ def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
             befores.append(forward(number, befores[-1]))
         for number in range(first + len(befores) - 1, first - 1, -1):
             here = counted(number, befores[number - first])
-            for shift in _bits(here & after & (wanted >> (total - number))):
+            for shift in _bit_numbers(here & after & (wanted >> (total - number))):
                 asked_number = number - shift
                 listed = candidates[asked_number]
                 listed.update(dict.fromkeys(places[number].indices))
@@ -491,7 +491,7 @@ def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
     return _Solved(found, total - (ends.bit_length() - 1), total - fewest)
 
 
-def _step(place: _Place, rules: _Rules) -> tuple[bool | None, bool, bool]:
+def _rules_of_place(place: _Place, rules: _Rules) -> tuple[bool | None, bool, bool]:
     """Return three rules of a place: it counts only for a number of the error (None: it never counts), it counts only
     for no number, and it may not count.
     """
@@ -519,7 +519,7 @@ def _set_of(numbers: Iterable[int]) -> int:
     return int.from_bytes(held, "little")
 
 
-def _bits(value: int) -> Iterator[int]:
+def _bit_numbers(value: int) -> Iterator[int]:
     """The numbers of the bits that are set."""
     while value:
         lowest = value & -value
@@ -530,7 +530,7 @@ def _bits(value: int) -> Iterator[int]:
 # --- the tensors that may be parameters, and what the file says of them -----------------------------------------------
 
 
-def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
+def _numbered_by_record(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
     """The parameters as a live model numbers them. Raises UsageError for one that it does not have."""
     checkpoint = survey.checkpoint
     record = match.record
@@ -545,9 +545,9 @@ def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
                 f"number {number}: the file does not hold {show(names[number], 80)}",
                 path=checkpoint.path,
             )
-        rows.append(_row(survey, asked, number, (index,), had))
+        rows.append(_numbered_row(survey, asked, number, (index,), had))
     frozen = len(record.parameters) - len(names)
-    without = f", without {plural(frozen, 'frozen or ignored parameter')}" if frozen else ""
+    without = f", without {counted_noun(frozen, 'frozen or ignored parameter')}" if frozen else ""
     why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
@@ -560,12 +560,16 @@ def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
 
 def _optimizer_of(section: Section) -> Optimizer | None:
     """The content of the only optimizer of torch in a section that is one, or None."""
-    return optimizer(section) if section.kind == "optimizer" else None
+    return optimizer_facts(section) if section.kind == "optimizer" else None
 
 
 def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
     if number >= count:
-        there = f"it has {plural(count, 'parameter')}, 0 to {count - 1}" if count else "it has no parameters"
+        there = (
+            f"it has {counted_noun(count, 'parameter')}, 0 to {count - 1}"
+            if count
+            else "it has no parameters"
+        )
         raise UsageError(f"no parameter has the number {number}: {there}", path=checkpoint.path)
 
 
@@ -576,7 +580,7 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     elif not checkpoint.traits.keeps_order:
         why = f"{checkpoint.traits.label} keeps no order"
     else:
-        why = None if _is_module(model) else disorder(model.names(), _blocks(model))
+        why = None if _is_module(model) else disorder_reason(model.names(), _names_by_dtype(model))
     if why is not None:
         is_folder = checkpoint.members or checkpoint.traits.is_folder
         hint = "ckpt.snapshot keeps it" if is_folder else "use the checkpoint that training saved"
@@ -591,7 +595,7 @@ def _is_module(model: Section) -> bool:
     return all(entry.kind and entry.source != "Parameter" for entry in model.entries if entry.registered)
 
 
-def _blocks(model: Section) -> list[list[str]]:
+def _names_by_dtype(model: Section) -> list[list[str]]:
     """The names of each dtype."""
     blocks: dict[str, list[str]] = {}
     for name, entry in zip(model.names(), model.entries, strict=True):
@@ -599,7 +603,7 @@ def _blocks(model: Section) -> list[list[str]]:
     return list(blocks.values())
 
 
-def _order(survey: Survey, model: Section) -> list[int]:
+def _parameter_order(survey: Survey, model: Section) -> list[int]:
     """The indices of what may be a parameter, in order."""
 
     def may_be_parameter(index: int, entry: Entry) -> bool:
@@ -610,9 +614,9 @@ def _order(survey: Survey, model: Section) -> list[int]:
     return each_once(row for row in rows if may_be_parameter(*row))
 
 
-def _listed(survey: Survey, model: Section) -> _Count | None:
+def _by_parameters(survey: Survey, model: Section) -> _Count | None:
     """Return the count by the file itself: its modules and Parameters say which require a gradient."""
-    indices = [index for index in _order(survey, model) if survey.roles[index].role != "buffer"]
+    indices = [index for index in _parameter_order(survey, model) if survey.roles[index].role != "buffer"]
     tensors = [survey.tensors[index].tensor for index in indices]
     if not indices or not all(tensor.is_parameter for tensor in tensors):
         return None
@@ -628,7 +632,7 @@ def _listed(survey: Survey, model: Section) -> _Count | None:
 def _by_names(survey: Survey, model: Section) -> _Count:
     """Return the count by names and dtypes, for a file without an optimizer of the model."""
     places = []
-    for index in _order(survey, model):
+    for index in _parameter_order(survey, model):
         is_doubtful = survey.roles[index].role == "buffer"
         places.append(_Place((index,), open=True, frozen=not is_doubtful, out=is_doubtful))
     why = (
@@ -644,8 +648,8 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
 
     A parameter without state may be frozen or unused. DDP counts only the unused one.
     """
-    mine = _uses(survey, model)
-    order = _order(survey, model)
+    mine = _uses_of_model(survey, model)
+    order = _parameter_order(survey, model)
     numbers = [_numbers_of(use, model) for use in mine]
     held = sum(map(len, numbers))
     if not mine or held > len(order):
@@ -653,17 +657,18 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     if any(not use.match.models and any(slot.shape for slot in use.match.slots) for use in mine):
         why = "the parameters of the optimizer do not fit the order of the model"
         return _Count([_Place((index,), open=True, frozen=True) for index in order], "likely", why)
-    possible = _possible(mine)
+    possible = _possible_states(mine)
     if possible is not None and len(set(order) & possible.keys()) < held:
         possible = None  # two optimizers that may hold the same parameters
     is_exact = held == len(order)
     telling = all(says_gradients(use) for use in mine)
     stateless = [
-        _stateless(use) & here if telling else set[int]() for use, here in zip(mine, numbers, strict=True)
+        _stateless_numbers(use) & here if telling else set[int]()
+        for use, here in zip(mine, numbers, strict=True)
     ]
     without = sum(map(len, stateless))
     inside = {index for use in mine for index in use.match.indices}
-    places = [_place(index, possible, is_exact or index in inside, telling) for index in order]
+    places = [_place_of_tensor(index, possible, is_exact or index in inside, telling) for index in order]
     why = (
         f"the optimizer holds as many parameters as the model ({held})"
         if is_exact
@@ -680,7 +685,7 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
         why,
         held,
         without if telling else held,
-        None if is_exact else _slots(mine, telling),
+        None if is_exact else _places_of_slots(mine, telling),
         [_without_order(place) for place in places] if is_ordered else None,
     )
 
@@ -712,7 +717,9 @@ def _numbers_of(use: GradientUse, model: Section) -> set[int]:
     }
 
 
-def _place(index: int, possible: dict[int, set[bool]] | None, is_inside: bool, telling: bool) -> _Place:
+def _place_of_tensor(
+    index: int, possible: dict[int, set[bool]] | None, is_inside: bool, telling: bool
+) -> _Place:
     """A tensor by what the optimizers hold: `possible` says of tensors whether they may have state, or not."""
     states = {True, False} if possible is None else possible.get(index, set())
     is_outside = not is_inside
@@ -728,12 +735,12 @@ def _place(index: int, possible: dict[int, set[bool]] | None, is_inside: bool, t
     )
 
 
-def _slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place] | None:
+def _places_of_slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place] | None:
     """The parameters of the only optimizer in its own order, which is the model's where it has one group."""
     if len(uses) != 1 or uses[0].match.by_name or uses[0].match.groups != 1 or len(uses[0].match.models) != 1:
         return None
     use = uses[0]
-    stateless = _stateless(use)
+    stateless = _stateless_numbers(use)
     places = []
     for number, index in enumerate(use.match.indices):
         indices = (
@@ -750,23 +757,23 @@ def _slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place] | None:
     return places
 
 
-def _uses(survey: Survey, model: Section) -> list[GradientUse]:
+def _uses_of_model(survey: Survey, model: Section) -> list[GradientUse]:
     """Return the optimizers of a model. One that fits no order belongs to the only model."""
     mine = [use for use in survey.uses if any(part.path == model.path for part in use.match.models)]
     alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [model.path]
     return mine or (list(survey.uses) if alone else [])
 
 
-def _stateless(use: GradientUse) -> set[int]:
+def _stateless_numbers(use: GradientUse) -> set[int]:
     """The numbers of the parameters that may never have had a gradient."""
     return {number for number, slot in enumerate(use.match.slots) if not slot.has_state}.union(use.never)
 
 
-def _possible(uses: Sequence[GradientUse]) -> dict[int, set[bool]] | None:
+def _possible_states(uses: Sequence[GradientUse]) -> dict[int, set[bool]] | None:
     """Return for each tensor whether a parameter of the optimizers that it can be has state, or None if that is unknown."""
     possible: dict[int, set[bool]] = {}
     for use in uses:
-        stateless = _stateless(use)
+        stateless = _stateless_numbers(use)
         for number, index in enumerate(use.match.indices):
             indices = (
                 (index,)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from ckpt.evidence.sections import FLATTENED, Section, is_flattened
 from ckpt.model.nodes import Dict, Node, dict_of
 from ckpt.model.rows import NamedTuple
-from ckpt.tree.find import children, counter
+from ckpt.tree.find import children_of, counter
 from ckpt.tree.view import look
 
 # State names -> the family of optimizers that keeps them. The first that fits counts.
@@ -48,21 +48,21 @@ class Optimizer(NamedTuple):
     """True for SGD without momentum, which never has state."""
 
 
-def optimizer(section: Section) -> Optimizer | None:
+def optimizer_facts(section: Section) -> Optimizer | None:
     """Return the content of an optimizer section, or None when it does not have torch's layout."""
     parts = parts_of(section.node)
     if "param_groups" not in parts or not ("state" in parts or groups_alone(parts)):
         return None
     names: set[str] = set()
-    states = children(parts.get("state"))
+    states = children_of(parts.get("state"))
     for _, state in states[:1000]:
-        names.update(str(key) for key, _ in children(state))
+        names.update(str(key) for key, _ in children_of(state))
     parameters, rates = 0, []
     begins = bool(states)
-    groups = children(parts["param_groups"])
+    groups = children_of(parts["param_groups"])
     is_plain = bool(groups) and not states
     for _, group in groups:
-        fields = dict(children(group))
+        fields = dict(children_of(group))
         view = look(fields.get("params"))
         parameters += len(view.children) if view.kind == "sequence" else 0
         begins = begins or not ("betas" in fields or look(fields.get("momentum")).value)
@@ -81,7 +81,7 @@ def parts_of(node: Node) -> dict[str | int, Node]:
 
     Each parameter of a flattened one is a group, for nothing tells which of them were one.
     """
-    rows = children(node)
+    rows = children_of(node)
     if not is_flattened([key for key, _ in rows]):
         return dict(rows)
     groups: dict[str, Dict] = {}
@@ -93,23 +93,23 @@ def parts_of(node: Node) -> dict[str | int, Node]:
             groups.setdefault(name, Dict()).set([field], [value])
     for key, value in rows:
         if str(key).startswith(kept):
-            name, field = _cut(str(key).removeprefix(kept), groups)
+            name, field = _split_name_and_field(str(key).removeprefix(kept), groups)
             states.setdefault(name, Dict()).set([field], [value])
     for name, group in groups.items():
         group.set(["params"], [[name]])
     return {"state": dict_of(states.items()), "param_groups": list(groups.values())}
 
 
-def _cut(text: str, names: dict[str, Dict]) -> tuple[str, str]:
+def _split_name_and_field(text: str, names: dict[str, Dict]) -> tuple[str, str]:
     """The name of a parameter and the field of its state, which may have dots of its own (Shampoo)."""
-    for name, field in cuts(text):
+    for name, field in cut_at_dots(text):
         if name in names:
             return name, field
     name, _, field = text.rpartition(".")
     return name, field
 
 
-def cuts(text: str) -> Iterator[tuple[str, str]]:
+def cut_at_dots(text: str) -> Iterator[tuple[str, str]]:
     """A text cut at each of its dots, the last one first."""
     dot = text.rfind(".")
     while dot > 0:
@@ -119,7 +119,7 @@ def cuts(text: str) -> Iterator[tuple[str, str]]:
 
 def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | None:
     """For a flattened optimizer what makes new keys: old names of parameters with new ones -> old keys with new ones."""
-    rows = children(node)
+    rows = children_of(node)
     if not is_flattened([key for key, _ in rows]):
         return None
     keys = [str(key) for key, _ in rows]
@@ -128,7 +128,7 @@ def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | 
         new_names: dict[str, str] = {}
         for key in keys:
             start = next(part for part in FLATTENED if key.startswith(part))
-            for name, field in cuts(key.removeprefix(start)):
+            for name, field in cut_at_dots(key.removeprefix(start)):
                 if name in names:
                     new_names[key] = f"{start}{names[name]}.{field}"
                     break
@@ -142,8 +142,8 @@ def first_field(section: Section) -> str | None:
 
     None when no parameter has state.
     """
-    for _, state in children(parts_of(section.node).get("state")):
-        for field, _ in children(state):
+    for _, state in children_of(parts_of(section.node).get("state")):
+        for field, _ in children_of(state):
             return str(field)
     return None
 
@@ -153,15 +153,15 @@ def groups_alone(parts: dict[str | int, Node]) -> bool:
 
     Its empty state is missing, because files of names hold no empty dict.
     """
-    groups = children(parts.get("param_groups"))
-    return bool(groups) and all("params" in dict(children(group)) for _, group in groups)
+    groups = children_of(parts.get("param_groups"))
+    return bool(groups) and all("params" in dict(children_of(group)) for _, group in groups)
 
 
 def named_parts(node: Node) -> list[Node]:
     """The parts of an optimizer that name parameters: `state`, which may have names as keys, and the lists of names."""
-    parts = dict(children(node))
+    parts = dict(children_of(node))
     nodes = [parts["state"]] if "state" in parts else []
-    for _, group in children(parts.get("param_groups")):
-        fields = dict(children(group))
+    for _, group in children_of(parts.get("param_groups")):
+        fields = dict(children_of(group))
         nodes += [fields[name] for name in ("params", "param_names") if type(fields.get(name)) is list]
     return nodes

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _DIGITS = re.compile(r"[0-9]+")
 
 
-def disorder(names: Sequence[str], blocks: Sequence[Sequence[str]]) -> str | None:
+def disorder_reason(names: Sequence[str], blocks: Sequence[Sequence[str]]) -> str | None:
     """Return why names are in no order of a model, or None. `blocks` are the names of each dtype, in their order."""
     indices = {name: index for index, name in enumerate(names)}
     pairs = [
@@ -34,11 +34,11 @@ def disorder(names: Sequence[str], blocks: Sequence[Sequence[str]]) -> str | Non
     if pairs and all(bias < weight for weight, bias in pairs):
         return _SORTED
     if all(map(_is_ascending, blocks)):
-        families = (children for block in blocks for children in _families(block).values())
-        if not all(_is_ascending(_numbers(children)) for children in families):
+        families = (children for block in blocks for children in _children_by_module(block).values())
+        if not all(_is_ascending(_child_numbers(children)) for children in families):
             return _SORTED
-    for parent, children in _families(names).items():
-        numbers = _numbers(children)
+    for parent, children in _children_by_module(names).items():
+        numbers = _child_numbers(children)
         if len(numbers) < len(children) or sorted(numbers) != list(range(len(numbers))):
             continue  # the keys of a dict, or a list with modules that hold no tensors
         for first, second in pairwise(numbers):
@@ -55,14 +55,14 @@ def may_be_sorted(blocks: Sequence[Sequence[str]]) -> bool:
     telling = {
         pair
         for block in blocks
-        for children in _families(block).values()
+        for children in _children_by_module(block).values()
         for pair in pairwise(children)
         if _DIGITS.sub("", pair[0]) != _DIGITS.sub("", pair[1])
     }
     return len(telling) >= _TELLING
 
 
-def _families(names: Iterable[str]) -> dict[str, list[str]]:
+def _children_by_module(names: Iterable[str]) -> dict[str, list[str]]:
     """The children of each module, in the order of the names. A module is what its names begin with: `layers.0.`."""
     families: dict[str, dict[str, None]] = {}
     for name in names:
@@ -73,7 +73,7 @@ def _families(names: Iterable[str]) -> dict[str, list[str]]:
     return {parent: list(children) for parent, children in families.items()}
 
 
-def _numbers(children: Iterable[str]) -> list[int]:
+def _child_numbers(children: Iterable[str]) -> list[int]:
     return [int(child) for child in children if _NUMBER.fullmatch(child)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.names import LazyPattern
 from ckpt.model.nodes import Node
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 
 _CLASS = LazyPattern(r"[A-Z][A-Za-z0-9_]{2,99}")
 _WEIGHTS = {
@@ -23,11 +23,11 @@ def pretrained_class(checkpoint: Checkpoint) -> str | None:
 
     None where config.json was not written by the package, or names a class of the author's own code (`auto_map`).
     """
-    config = dict(children(dict(children(checkpoint.root)).get("config")))
+    config = dict(children_of(dict(children_of(checkpoint.root)).get("config")))
     if "auto_map" in config:
         return None
     for package, name, mark in (
-        ("transformers", _first(config.get("architectures")), "transformers_version"),
+        ("transformers", _only_item(config.get("architectures")), "transformers_version"),
         ("diffusers", config.get("_class_name"), "_diffusers_version"),
     ):
         if mark not in config or not isinstance(name, str) or not _CLASS.fullmatch(name):
@@ -40,7 +40,7 @@ def pretrained_class(checkpoint: Checkpoint) -> str | None:
 
 def base_of_adapter(checkpoint: Checkpoint) -> str | None:
     """Return the base model that adapter_config.json names, empty where it names none; or None for what is no adapter of PEFT."""
-    config = dict(children(dict(children(checkpoint.root)).get("adapter_config")))
+    config = dict(children_of(dict(children_of(checkpoint.root)).get("adapter_config")))
     weights = [member.file for member in checkpoint.members if member.is_model or not member.key]
     if not isinstance(config.get("peft_type"), str) or not weights:
         return None
@@ -65,7 +65,7 @@ def merged_parts(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 def pipeline_class(checkpoint: Checkpoint) -> str | None:
     """Return the class of the pipeline that model_index.json of diffusers names, or None for anything else."""
-    index = dict(children(dict(children(checkpoint.root)).get("model_index")))
+    index = dict(children_of(dict(children_of(checkpoint.root)).get("model_index")))
     name = index.get("_class_name")
     is_ours = "_diffusers_version" in index and isinstance(name, str) and _CLASS.fullmatch(name)
     return name if is_ours and isinstance(name, str) else None
@@ -73,10 +73,10 @@ def pipeline_class(checkpoint: Checkpoint) -> str | None:
 
 def pipeline_parts(checkpoint: Checkpoint) -> dict[str, str]:
     """Return the parts of a pipeline that are models of diffusers and lie in the folder, each with its class."""
-    index = dict(children(dict(children(checkpoint.root)).get("model_index")))
+    index = dict(children_of(dict(children_of(checkpoint.root)).get("model_index")))
     parts: dict[str, str] = {}
     for member in checkpoint.members:
-        named = [item for _, item in children(index.get(member.key))]
+        named = [item for _, item in children_of(index.get(member.key))]
         if member.is_model and len(named) == 2 and named[0] == "diffusers" and isinstance(named[1], str):
             parts[member.key] = named[1]
     return parts
@@ -97,6 +97,6 @@ _VARIANT = LazyPattern(r"/(?:diffusion_pytorch_|pytorch_)?model\.(fp16|bf16|fp32
 """The word between the name and the ending of a file of weights, which diffusers asks for."""
 
 
-def _first(listed: Node) -> Node:
+def _only_item(listed: Node) -> Node:
     """The only item of a list, or None."""
     return listed[0] if type(listed) is list and len(listed) == 1 else None

@@ -13,7 +13,7 @@ from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 from ckpt.tree.view import SCALARS, look
 
 KEY = "ckpt"
@@ -112,7 +112,7 @@ class ModelRecord(NamedTuple):
 # --- to and from the plain values of a file ---------------------------------------------------------------------------
 
 
-def columns(record: ModelRecord) -> dict[str, Json]:
+def record_columns(record: ModelRecord) -> dict[str, Json]:
     """A record as dicts and lists of scalars."""
     return {
         "snapshot": VERSION,
@@ -123,7 +123,7 @@ def columns(record: ModelRecord) -> dict[str, Json]:
         "wrappers": list(record.wrappers),
         "tensors": {
             "name": list(record.tensors),
-            **_columns(TensorRecord._fields, record.tensors.values()),
+            **_columns_of_rows(TensorRecord._fields, record.tensors.values()),
         },
         "parameters": list(record.parameters),
         "ignored": sorted(record.ignored),
@@ -139,12 +139,12 @@ def columns(record: ModelRecord) -> dict[str, Json]:
             }
             for handed in record.optimizers
         ],
-        "loose": _columns(_LOOSE, record.loose),
-        "left_out": _columns(("name", "why"), record.left_out),
+        "loose": _columns_of_rows(_LOOSE, record.loose),
+        "left_out": _columns_of_rows(("name", "why"), record.left_out),
     }
 
 
-def _columns(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) -> dict[str, list[Json]]:
+def _columns_of_rows(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) -> dict[str, list[Json]]:
     """One list of values per field of the rows."""
     return {field: [row[place] for row in rows] for place, field in enumerate(fields)}
 
@@ -156,7 +156,7 @@ def record_of(checkpoint: Checkpoint) -> ModelRecord | None:
         return None
     node = container.node
     try:
-        return _record(dict(children(node)))
+        return _parse_record(dict(children_of(node)))
     except (_NotOursError, ValueError):
         return None
 
@@ -165,54 +165,62 @@ _LOOSE = ("place", "kind", "class", "parameters", "registered")
 
 
 class _NotOursError(Exception):
-    """A value that `columns` does not write."""
+    """A value that `record_columns` does not write."""
 
 
-def _record(fields: dict[str | int, Node]) -> ModelRecord:
+def _parse_record(fields: dict[str | int, Node]) -> ModelRecord:
     if type(fields.get("snapshot")) is not int:
         raise _NotOursError
-    fields_of = dict(children(fields.get("tensors")))
+    fields_of = dict(children_of(fields.get("tensors")))
     tensors = zip(
-        _column(fields_of.get("name"), str),
-        map(_role, _column(fields_of.get("role"), str)),
-        _column(fields_of.get("device"), str),
-        _column(fields_of.get("requires_grad"), bool),
+        _parse_column(fields_of.get("name"), str),
+        map(_parse_role, _parse_column(fields_of.get("role"), str)),
+        _parse_column(fields_of.get("device"), str),
+        _parse_column(fields_of.get("requires_grad"), bool),
         _column_or_none(fields_of.get("gradient"), float),
-        _column(fields_of.get("is_sharded"), bool),
+        _parse_column(fields_of.get("is_sharded"), bool),
         strict=True,
     )
-    modules = dict(children(fields.get("modules")))
-    parts = dict(children(fields.get("loose")))
+    modules = dict(children_of(fields.get("modules")))
+    parts = dict(children_of(fields.get("loose")))
     loose = zip(
-        _column(parts.get("place"), str),
-        _column(parts.get("kind"), str),
-        _column(parts.get("class"), str),
-        _column(parts.get("parameters"), int),
+        _parse_column(parts.get("place"), str),
+        _parse_column(parts.get("kind"), str),
+        _parse_column(parts.get("class"), str),
+        _parse_column(parts.get("parameters"), int),
         _column_or_none(parts.get("registered"), str),
         strict=True,
     )
-    left_out = dict(children(fields.get("left_out")))
+    left_out = dict(children_of(fields.get("left_out")))
     loose_modules = tuple(LooseModule(*row) for row in loose)
     if any(row.parameters < 0 for row in loose_modules):
         raise _NotOursError
     return ModelRecord(
         "snapshot",
         {name: TensorRecord(*rest) for name, *rest in tensors},
-        tuple(_column(fields.get("parameters"), str)),
-        dict(zip(_column(modules.get("name"), str), _column(modules.get("class"), str), strict=True)),
-        frozenset(_column(fields.get("ignored"), str)),
-        tuple(_column(fields.get("wrappers"), str)),
-        tuple(_handed(dict(children(node))) for node in _items(fields.get("optimizers"))),
+        tuple(_parse_column(fields.get("parameters"), str)),
+        dict(
+            zip(
+                _parse_column(modules.get("name"), str), _parse_column(modules.get("class"), str), strict=True
+            )
+        ),
+        frozenset(_parse_column(fields.get("ignored"), str)),
+        tuple(_parse_column(fields.get("wrappers"), str)),
+        tuple(_parse_optimizer(dict(children_of(node))) for node in _parse_items(fields.get("optimizers"))),
         loose_modules,
-        tuple(zip(_column(left_out.get("name"), str), _column(left_out.get("why"), str), strict=True)),
-        _scalar(fields.get("rank"), int),
-        _scalar(fields.get("world_size"), int),
-        _scalar(fields.get("training"), bool),
-        _scalar(fields.get("torch"), str),
+        tuple(
+            zip(
+                _parse_column(left_out.get("name"), str), _parse_column(left_out.get("why"), str), strict=True
+            )
+        ),
+        _parse_scalar(fields.get("rank"), int),
+        _parse_scalar(fields.get("world_size"), int),
+        _parse_scalar(fields.get("training"), bool),
+        _parse_scalar(fields.get("torch"), str),
     )
 
 
-def _role(text: str) -> Literal["parameter", "buffer"]:
+def _parse_role(text: str) -> Literal["parameter", "buffer"]:
     if text == "parameter":
         return "parameter"
     if text == "buffer":
@@ -220,37 +228,37 @@ def _role(text: str) -> Literal["parameter", "buffer"]:
     raise _NotOursError
 
 
-def _handed(fields: dict[str | int, Node]) -> OptimizerRecord:
+def _parse_optimizer(fields: dict[str | int, Node]) -> OptimizerRecord:
     names = tuple(_column_or_none(fields.get("name"), str))
-    has_state = tuple(_column(fields.get("has_state"), bool))
+    has_state = tuple(_parse_column(fields.get("has_state"), bool))
     steps = tuple(_column_or_none(fields.get("step"), float))
-    keeps_state = tuple(_column(fields.get("keeps_state"), bool))
+    keeps_state = tuple(_parse_column(fields.get("keeps_state"), bool))
     if not len(names) == len(has_state) == len(steps) == len(keeps_state):
         raise _NotOursError
-    cls = _scalar(fields.get("class"), str)
+    cls = _parse_scalar(fields.get("class"), str)
     return OptimizerRecord(
-        cls, names, has_state, steps, tuple(_column(fields.get("fields"), str)), keeps_state
+        cls, names, has_state, steps, tuple(_parse_column(fields.get("fields"), str)), keeps_state
     )
 
 
 _T = TypeVar("_T")
 
 
-def _column(node: Node, kind: type[_T]) -> list[_T]:
-    return [_scalar(item, kind) for item in _items(node)]
+def _parse_column(node: Node, kind: type[_T]) -> list[_T]:
+    return [_parse_scalar(item, kind) for item in _parse_items(node)]
 
 
 def _column_or_none(node: Node, kind: type[_T]) -> list[_T | None]:
-    return [None if item is None else _scalar(item, kind) for item in _items(node)]
+    return [None if item is None else _parse_scalar(item, kind) for item in _parse_items(node)]
 
 
-def _items(node: Node) -> list[Node]:
+def _parse_items(node: Node) -> list[Node]:
     if type(node) is not list:
         raise _NotOursError
     return node
 
 
-def _scalar(value: Node, kind: type[_T]) -> _T:
+def _parse_scalar(value: Node, kind: type[_T]) -> _T:
     if type(value) not in SCALARS or not isinstance(value, kind):
         raise _NotOursError
     return value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ckpt.evidence.mapping import common_component
 from ckpt.evidence.matching import Match, each_once
-from ckpt.evidence.order import disorder, may_be_sorted
+from ckpt.evidence.order import disorder_reason, may_be_sorted
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.rows import NamedTuple
@@ -70,7 +70,9 @@ def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
     blocks: dict[str, list[str]] = {}
     for name, entry in zip(model.names(), model.entries, strict=True):
         blocks.setdefault(entry.tensor.dtype.name, []).append(name)
-    if disorder(model.names(), list(blocks.values())) is not None or may_be_sorted(list(blocks.values())):
+    if disorder_reason(model.names(), list(blocks.values())) is not None or may_be_sorted(
+        list(blocks.values())
+    ):
         return None
     differs = next(
         (
@@ -87,10 +89,12 @@ def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
     if len(known) == len(given) and max(counts.values()) == 1:
         place = dict(zip(shapes, indices, strict=True))
         return row._replace(order=tuple(place[shape] for shape in known))
-    return row._replace(parts=_parts(names, shapes, given))
+    return row._replace(parts=_parts_in_order(names, shapes, given))
 
 
-def _parts(names: Sequence[str], shapes: Sequence[Shape], given: Sequence[Shape | None]) -> tuple[str, ...]:
+def _parts_in_order(
+    names: Sequence[str], shapes: Sequence[Shape], given: Sequence[Shape | None]
+) -> tuple[str, ...]:
     """The parts of a model in the only order that fits, or nothing."""
     start = len(common_component(names))
     parts: dict[str, list[Shape]] = {}

@@ -16,15 +16,15 @@ from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
-from ckpt.evidence.wrappers import unwrapped_name, unwrapping
+from ckpt.evidence.wrappers import unwrapped_name, unwrapping_rule
 from ckpt.model.checkpoint import Checkpoint, Entries, looks_of
 from ckpt.model.columns import parts
 from ckpt.model.errors import UsageError
-from ckpt.model.names import Block, Path, blocks
+from ckpt.model.names import Block, Path, name_blocks
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, TensorRef
 from ckpt.model.text import show
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
@@ -140,7 +140,7 @@ def find_roles(
     if checkpoint.declared is not None:
         roles = [Role(*row) for row in checkpoint.declared.roles]  # type: ignore[arg-type]
     else:
-        roles = _roles(checkpoint, sections)
+        roles = _roles_by_sections(checkpoint, sections)
     if match is not None:
         source, note = _SOURCES[match.record.source]
         for index, row in match.known().items():
@@ -161,7 +161,7 @@ def find_roles(
                     "certain"
                     if optimizer_match.by_name
                     else "strong"
-                    if _decided(optimizer_match, number)
+                    if _is_decided(optimizer_match, number)
                     else "likely"
                 )
                 note = f"parameter {number} of {optimizer_match.optimizer.name or 'the optimizer'}"
@@ -185,7 +185,7 @@ def _parameters_of(match: RecordMatch | None) -> tuple[Path, list[int], list[int
     return match.section.path, [indices[name] for name in named], trained
 
 
-def _decided(match: Match, number: int) -> bool:
+def _is_decided(match: Match, number: int) -> bool:
     """Tell whether more than a place in the order says which tensor a parameter of an optimizer is."""
     return match.exact or match.by_name or match.slots[number].shape is not None
 
@@ -201,7 +201,7 @@ def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bo
         index
         for match in matches
         for number, index in enumerate(match.indices)
-        if index is not None and _decided(match, number)
+        if index is not None and _is_decided(match, number)
     }
     # An optimizer of no known model may hold tensors of any.
     is_told = all(match.models for match in matches if match.slots)
@@ -245,7 +245,7 @@ def _record_match(
         ):
             continue
         names = section.names()
-        rules: tuple[Callable[[str], str], ...] = (str, unwrapped_name, unwrapping(names, every=True))
+        rules: tuple[Callable[[str], str], ...] = (str, unwrapped_name, unwrapping_rule(names, every=True))
         for of in rules:
             indices = {of(name): section.first + number for number, name in enumerate(names)}
             here = {name: indices[name] for name in record.tensors if name in indices}
@@ -271,7 +271,7 @@ def _record_match(
     return best
 
 
-def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
+def _roles_by_sections(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     roles = [_OTHER] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:
@@ -286,7 +286,7 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     for part in parts(checkpoint.tensors):
         for entry in () if isinstance(part, Entries) else part:
             if entry.source is not None and roles[index].role != "optimizer":
-                roles[index] = _told(entry.kind, entry.source)
+                roles[index] = _format_role(entry.kind, entry.source)
             index += 1
         index += len(part) if isinstance(part, Entries) else 0
     return roles
@@ -297,7 +297,7 @@ def _is_handed(path: Path) -> bool:
     return path[:1] == ("param_groups",) and path[2:3] == ("params",)
 
 
-def _told(kind: str | None, source: str) -> Role:
+def _format_role(kind: str | None, source: str) -> Role:
     """The role that the format itself gives. One that tells all parameters and buffers names the others too."""
     if kind is None:
         return Role(
@@ -315,7 +315,7 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
     }
     looks = [look_of[tensor] for tensor in tensors]
     together: dict[str, list[Block]] = {}
-    for block in blocks(names):
+    for block in name_blocks(names):
         together.setdefault(block.begin, []).append(block)
     # A model repeats its layers: one that is alike inside has the roles of the one before.
     layers: dict[tuple[object, ...], list[Role]] = {}
@@ -339,7 +339,7 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
     return roles
 
 
-def _beginning(names: Sequence[str], begin: str, number: int) -> Sequence[int]:
+def _numbers_with_prefix(names: Sequence[str], begin: str, number: int) -> Sequence[int]:
     """Return the numbers of the names that begin with `begin`, as the name `number` does.
 
     They are neighbours, as a rule.
@@ -358,14 +358,14 @@ def role_alone(section: Section, number: int) -> Role:
     """The role of the tensor `number` of a section, in a file without optimizers and records: its layer decides."""
     entry = section.entries[number]
     if entry.source is not None:
-        return _told(entry.kind, entry.source)
+        return _format_role(entry.kind, entry.source)
     if section.kind not in ("model", "ema"):
         return _OTHER
     names = section.names()
-    begin = next(block.begin for block in blocks([names[number]]))
+    begin = next(block.begin for block in name_blocks([names[number]]))
     if not begin:
         return _model_roles(section, frozenset())[number]
-    layer = _beginning(names, begin, number)
+    layer = _numbers_with_prefix(names, begin, number)
     tensors = looks_of(section.entries)
     inside = [names[index][len(begin) :] for index in layer]
     return _layer_roles(begin, inside, [tensors[index] for index in layer])[layer.index(number)]
@@ -383,11 +383,11 @@ def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) ->
     roles: list[Role] = []
     for name, tensor in zip(names, tensors, strict=True):
         parent, _, leaf = name.rpartition(".")
-        roles.append(_role(tensor, begin + parent, leaf, beside[parent]))
+        roles.append(_role_in_layer(tensor, begin + parent, leaf, beside[parent]))
     return roles
 
 
-def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
+def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
     if {"running_mean", "running_var"} <= beside:
         if leaf in _BATCH_NORM:
             return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
@@ -449,10 +449,10 @@ def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
         parts = parts_of(section.node)
         state = parts.get("state")
         if state is not None:
-            names.update(key for key, _ in children(state) if isinstance(key, str) and "." in key)
-        for _, group in children(parts.get("param_groups")):
-            fields = dict(children(group))
+            names.update(key for key, _ in children_of(state) if isinstance(key, str) and "." in key)
+        for _, group in children_of(parts.get("param_groups")):
+            fields = dict(children_of(group))
             for key in ("param_names", "params"):
                 if key in fields and look(fields[key]).kind == "sequence":
-                    names.update(str(name) for _, name in children(fields[key]) if isinstance(name, str))
+                    names.update(str(name) for _, name in children_of(fields[key]) if isinstance(name, str))
     return frozenset(names)

@@ -15,7 +15,7 @@ from ckpt.model.names import LazyPattern
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, TensorRef
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 Part = Literal["scale", "zero point", "index", "table", "note", "input scale"]
@@ -56,7 +56,7 @@ def _is_packed_grid(codes: Tensor, scale: Tensor) -> bool:
 
 def _is_tiled(codes: Tensor, scale: Tensor) -> bool:
     """Tell whether a scale has one element for each block of 128 rows and 128 columns of the codes."""
-    tiles = _tiles(codes.shape, (_BLOCK, _BLOCK)) if len(codes.shape) >= 2 else ()
+    tiles = _tiled_scale_shape(codes.shape, (_BLOCK, _BLOCK)) if len(codes.shape) >= 2 else ()
     return scale.numel > 1 and scale.shape == tiles
 
 
@@ -351,11 +351,11 @@ def find_scaled(entries: Sequence[Entry], config: Config | None = None, *, is_pa
         if not isinstance(tensor, TensorRef):
             continue
         for layout in layouts.get(tensor.dtype.name, ()):
-            stem = _stem(name, layout.codes)
+            stem = _name_stem(name, layout.codes)
             scale = None if stem is None else _scale_of(stem, tensor, layout, places, looks)
             if stem is None or scale is None:
                 continue
-            codes[index] = Codes(_label(layout, tensor, looks[scale]), scale, layout)
+            codes[index] = Codes(_layout_label(layout, tensor, looks[scale]), scale, layout)
             for ending, part in (*((end, "scale") for end in layout.scales), *layout.beside.items()):
                 place = places.get(stem + ending)
                 if place is not None and place != index:
@@ -368,10 +368,10 @@ def find_scaled(entries: Sequence[Entry], config: Config | None = None, *, is_pa
             if name.endswith(LONE) and index not in beside and looks[index].dtype.name in _SCALE_TYPES:
                 beside[index] = Beside("scale", None)
     is_sure = is_part or (config is not None and config.method in _METHODS)
-    return Scaled(codes, beside, tuple(_unpaired(looks, codes, beside, is_sure)), config)
+    return Scaled(codes, beside, tuple(_unscaled_matrices(looks, codes, beside, is_sure)), config)
 
 
-def _unpaired(
+def _unscaled_matrices(
     looks: Sequence[Tensor], codes: Mapping[int, Codes], beside: Mapping[int, Beside], is_sure: bool
 ) -> Iterable[int]:
     """Yield the matrices of 8-bit floats that have no scale, where it may be elsewhere, or must be."""
@@ -388,7 +388,7 @@ _METHODS = frozenset(("fp8", "fbgemm_fp8", "finegrained_fp8", "compressed-tensor
 """Values of `quant_method` that give 8-bit floats a scale."""
 
 
-def _stem(name: str, ending: str) -> str | None:
+def _name_stem(name: str, ending: str) -> str | None:
     """The name without the end of the name of codes, or None where it has another one."""
     if not name.endswith(ending):
         return None
@@ -412,7 +412,7 @@ def _scale_of(
     return None
 
 
-def _label(layout: Layout, codes: Tensor, scale: Tensor) -> str:
+def _layout_label(layout: Layout, codes: Tensor, scale: Tensor) -> str:
     """The name of a layout; GPTQ and AWQ have the same names, and pack along another dimension."""
     if layout.codes == "qweight" and len(scale.shape) == len(codes.shape) == 2:
         return layout.label if codes.shape[1] == scale.shape[1] else "AWQ with scales"
@@ -423,7 +423,7 @@ def config_of(checkpoint: Checkpoint) -> Config | None:
     """The `quantization_config` of the config.json in a folder, or None."""
     for member in checkpoint.members:
         if member.key == "config" and member.file.endswith("config.json"):
-            fields = _fields(_fields(member.checkpoint.root).get("quantization_config"))
+            fields = _mapping_fields(_mapping_fields(member.checkpoint.root).get("quantization_config"))
             method = fields.get("quant_method")
             if isinstance(method, str):
                 block = fields.get("weight_block_size")
@@ -433,8 +433,8 @@ def config_of(checkpoint: Checkpoint) -> Config | None:
     return None
 
 
-def _fields(node: Node) -> dict[str, Node]:
-    return {str(key): child for key, child in children(node)} if look(node).kind == "mapping" else {}
+def _mapping_fields(node: Node) -> dict[str, Node]:
+    return {str(key): child for key, child in children_of(node)} if look(node).kind == "mapping" else {}
 
 
 # --- for people -----------------------------------------------------------------------------------------------
@@ -464,15 +464,17 @@ def groups_of(scaled: Scaled, entries: Sequence[Entry]) -> list[Group]:
     for label, indices in by_label.items():
         rows = [(looks[index].shape, looks[scaled.codes[index].scale].shape) for index in indices]
         is_packed = any(scaled.codes[index].layout.is_packed for index in indices)
-        groups.append(Group(label, tuple(indices), "" if is_packed else _blocks(rows, block)))
+        groups.append(Group(label, tuple(indices), "" if is_packed else _blocks_text(rows, block)))
     return sorted(groups, key=lambda group: -len(group.indices))
 
 
-def _blocks(rows: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], block: tuple[int, int] | None) -> str:
+def _blocks_text(
+    rows: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], block: tuple[int, int] | None
+) -> str:
     """The elements that one element of a scale stands for, where this is the same for all tensors."""
     distinct = set(rows)
     tiles = block or (_BLOCK, _BLOCK)
-    if all(len(codes) > 1 and scale == _tiles(codes, tiles) for codes, scale in distinct):
+    if all(len(codes) > 1 and scale == _tiled_scale_shape(codes, tiles) for codes, scale in distinct):
         # A matrix that is smaller than a block does not show the size of the block.
         if block is not None or any(scale[-2:] != (1, 1) for _, scale in distinct):
             return f"blocks of {tiles[0]} x {tiles[1]}"
@@ -483,7 +485,7 @@ def _blocks(rows: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], block: tupl
     return ""
 
 
-def _tiles(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
+def _tiled_scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
     """The shape of a scale that has an element for each block of the last two dimensions."""
     return (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from ckpt.evidence.record import KEY, record_of
 from ckpt.model.checkpoint import Checkpoint, Container, Entry, keys_at, looks_of, names_of
-from ckpt.model.names import Globs, Path, dotted
+from ckpt.model.names import Globs, Path, dotted_name
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 
@@ -162,7 +162,7 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     finder = _Finder(checkpoint)
     sections = finder.find()
     if len(sections) == 1:  # nothing to compare it with
-        return tuple(sorted(sections + finder.rest(sections), key=_place))
+        return tuple(sorted(sections + finder.rest(sections), key=_tensor_span))
     largest = max((section.numel for section in sections if section.kind in ("model", "ema")), default=0)
     kept = [
         section
@@ -172,10 +172,10 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
         or section.path in finder.models
         or section.numel >= OTHER_SHARE * largest
     ]
-    return tuple(sorted(kept + finder.rest(kept), key=_place))
+    return tuple(sorted(kept + finder.rest(kept), key=_tensor_span))
 
 
-def _place(section: Section) -> tuple[int, int]:
+def _tensor_span(section: Section) -> tuple[int, int]:
     return section.first, section.tensors
 
 
@@ -189,7 +189,7 @@ class _Finder:
             if member.is_model and all(len(entry.path) == 1 for entry in member.checkpoint.tensors)
         }
         """Paths of the weights in a folder whose layout says so."""
-        self._is_lightning = any(not row.path and _has(row, _LIGHTNING) for row in self._containers[:1])
+        self._is_lightning = any(not row.path and _has_keys(row, _LIGHTNING) for row in self._containers[:1])
         # Paths above an optimizer, such as a list of optimizers.
         self._above_optimizers = {
             row.path[:depth]
@@ -252,7 +252,8 @@ class _Finder:
                     runs.append([index, index + 1])
             kind = kind_of_key(path) or "other"
             sections += [
-                section_of(self._checkpoint, path, dotted(path), kind, first, last) for first, last in runs
+                section_of(self._checkpoint, path, dotted_name(path), kind, first, last)
+                for first, last in runs
             ]
         return sections
 
@@ -341,10 +342,10 @@ def is_flattened(keys: Sequence[str | int]) -> bool:
 
 
 def _is_optimizer(row: Container) -> bool:
-    return _has(row, ("state", "param_groups")) or is_flattened(row.keys)
+    return _has_keys(row, ("state", "param_groups")) or is_flattened(row.keys)
 
 
-def _has(row: Container, keys: Iterable[str]) -> bool:
+def _has_keys(row: Container, keys: Iterable[str]) -> bool:
     # Of a hundred thousand keys a set would cost more than two looks.
     return all(key in row.keys for key in keys)
 
@@ -353,7 +354,7 @@ def _says_model(path: Path) -> bool:
     return bool(path) and re.fullmatch(_MODEL, str(path[-1]).lower()) is not None
 
 
-def _words(key: object) -> list[str]:
+def _key_words(key: object) -> list[str]:
     return [word.lower() for word in _WORD.findall(str(key))]
 
 
@@ -362,7 +363,9 @@ def kind_of_key(path: Path) -> str | None:
     if not path:
         return None
     words = [
-        word for word in _words(path[-1]) if word not in _FILLING and not (len(word) == 1 or word.isdigit())
+        word
+        for word in _key_words(path[-1])
+        if word not in _FILLING and not (len(word) == 1 or word.isdigit())
     ]
     kinds = {_KINDS.get(word) for word in words}
     return kinds.pop() if len(kinds) == 1 else None
@@ -370,4 +373,4 @@ def kind_of_key(path: Path) -> str | None:
 
 def is_average(path: Path) -> bool:
     """Tell whether the last key of a path says that averages of weights lie below it."""
-    return bool(path) and not _EMA.isdisjoint(_words(path[-1]))
+    return bool(path) and not _EMA.isdisjoint(_key_words(path[-1]))

@@ -22,7 +22,7 @@ Pairs = list[tuple[str, str]]
 """Names of the first side, each with its name on the second side."""
 
 
-def told(
+def order_renames(
     renames: Sequence[Rename],
     partners: Mapping[str, str],
     names: Sequence[str],
@@ -38,25 +38,25 @@ def told(
     pairs = [(old, new) for new, old in partners.items()]
     starts = [rename for rename in renames if rename.kind == "start"]
     if len(starts) > 1 or not pairs:
-        return _marked(renames, False)
+        return _mark_exactness(renames, False)
     start = starts[0] if starts else None
     words = [rename for rename in renames if rename.kind == "words"]
     orders = [tuple(renames), tuple(renames[::-1])]
     direct = [order for order in orders if not _is_chain(order)]
-    chosen = next((order for order in direct if _gives(order, pairs)), None)
+    chosen = next((order for order in direct if _gives_partners(order, pairs)), None)
     if chosen is None and words:
-        chosen = _sharper(start, pairs, make)
+        chosen = _sharper_rules(start, pairs, make)
     if chosen is None:
-        chosen = next((order for order in orders if _gives(order, pairs)), None)
+        chosen = next((order for order in orders if _gives_partners(order, pairs)), None)
     if chosen is None:
-        return _marked(renames, False)
-    return _marked(_counted(chosen, pairs, renames[0].of), is_exact(chosen, partners, names))
+        return _mark_exactness(renames, False)
+    return _mark_exactness(_with_counts(chosen, pairs, renames[0].of), is_exact(chosen, partners, names))
 
 
 def is_exact(renames: Sequence[Rename], partners: Mapping[str, str], names: Sequence[str]) -> bool:
     """Tell whether the renames, as substitutions, give these names to these tensors, and one name to no two of all."""
     wanted = {old: new for new, old in partners.items()}
-    rules = [_rule(rename) for rename in renames]
+    rules = [_substitution_of(rename) for rename in renames]
     taken: set[str] = set()
     for name in names:
         new = name
@@ -68,11 +68,11 @@ def is_exact(renames: Sequence[Rename], partners: Mapping[str, str], names: Sequ
     return True
 
 
-def _marked(renames: Sequence[Rename], is_exact: bool) -> tuple[Rename, ...]:
+def _mark_exactness(renames: Sequence[Rename], is_exact: bool) -> tuple[Rename, ...]:
     return tuple(rename._replace(is_exact=is_exact) for rename in renames)
 
 
-def _rule(rename: Rename) -> Callable[[str], str]:
+def _substitution_of(rename: Rename) -> Callable[[str], str]:
     """The substitution of a rename, as `ckpt rename` makes it."""
     old, new = rename.pattern
     pattern = re.compile(old)
@@ -85,14 +85,14 @@ def _is_chain(renames: Sequence[Rename]) -> bool:
     made: list[str] = []
     for rename in renames:
         if rename.kind == "words":
-            rule = _rule(rename)
+            rule = _substitution_of(rename)
             if any(rule(text) != text for text in made):
                 return True
             made.append(rename.two.replace("#", "0"))
     return False
 
 
-def _starts(start: Rename | None, name: str) -> Iterator[str]:
+def _names_after_start(start: Rename | None, name: str) -> Iterator[str]:
     """Yield the names that a tensor may have after a beginning was changed: a head keeps its own, or is outside of both."""
     if start is None:
         yield name
@@ -105,14 +105,14 @@ def _starts(start: Rename | None, name: str) -> Iterator[str]:
         yield start.two + name
 
 
-def _gives(renames: Sequence[Rename], pairs: Pairs) -> bool:
+def _gives_partners(renames: Sequence[Rename], pairs: Pairs) -> bool:
     """Tell whether the renames give each name its partner's, where a beginning may stay or go alone."""
-    steps = [(rename, _rule(rename)) for rename in renames]
+    steps = [(rename, _substitution_of(rename)) for rename in renames]
     for old, new in pairs:
         names = {old}
         for rename, rule in steps:
             if rename.kind == "start":
-                names = {text for name in names for text in _starts(rename, name)}
+                names = {text for name in names for text in _names_after_start(rename, name)}
             else:
                 names = {rule(name) for name in names}
         if new not in names:
@@ -120,12 +120,12 @@ def _gives(renames: Sequence[Rename], pairs: Pairs) -> bool:
     return True
 
 
-def _counted(renames: Sequence[Rename], pairs: Pairs, of: int) -> list[Rename]:
+def _with_counts(renames: Sequence[Rename], pairs: Pairs, of: int) -> list[Rename]:
     """Return the renames, a rename of words with the number of names that it changes."""
     names = [old for old, _ in pairs]
     counted = []
     for rename in renames:
-        rule = _rule(rename)
+        rule = _substitution_of(rename)
         new = [rule(name) for name in names]
         if rename.kind == "words":
             met = sum(one != two for one, two in zip(names, new, strict=True))
@@ -138,13 +138,13 @@ def _counted(renames: Sequence[Rename], pairs: Pairs, of: int) -> list[Rename]:
 # --- sharper rules ----------------------------------------------------------------------------------------------------
 
 
-def _sharper(
+def _sharper_rules(
     start: Rename | None, pairs: Pairs, make: Callable[[str, str], Rename]
 ) -> tuple[Rename, ...] | None:
     """Rules of the parts that differ alone, with as few parts before them as make the list right; None without such a list."""
     runs: dict[tuple[str, str], None] = {}
     for old, new in pairs:
-        begun = list(_starts(start, old))
+        begun = list(_names_after_start(start, old))
         if new in begun:
             continue
         one, two = (re.split("([0-9]+)", name) for name in (begun[0], new))
@@ -153,19 +153,19 @@ def _sharper(
         runs["#".join(one[::2]), "#".join(two[::2])] = None
     fallback = None
     for width in range(_WIDEST + 1):
-        rules = [make(*pair) for pair in dict.fromkeys(_run(one, two, width) for one, two in runs)]
-        ordered = _ordered(rules) if 0 < len(rules) <= _MOST else None
+        rules = [make(*pair) for pair in dict.fromkeys(_differing_run(one, two, width) for one, two in runs)]
+        ordered = _order_rules(rules) if 0 < len(rules) <= _MOST else None
         if ordered is None:
             continue
         order = (*([start] if start is not None else []), *ordered)
-        if _gives(order, pairs):
+        if _gives_partners(order, pairs):
             if all(rule.is_plain for rule in ordered):
                 return order
             fallback = fallback or order
     return fallback
 
 
-def _run(one: str, two: str, width: int) -> tuple[str, str]:
+def _differing_run(one: str, two: str, width: int) -> tuple[str, str]:
     """The parts in which two templates differ, with up to `width` parts before them, and none of the two empty."""
     mine, other = one.split("."), two.split(".")
     first = last = 0
@@ -183,9 +183,9 @@ def _run(one: str, two: str, width: int) -> tuple[str, str]:
     return ".".join(mine[first : len(mine) - last]), ".".join(other[first : len(other) - last])
 
 
-def _ordered(rules: Sequence[Rename]) -> list[Rename] | None:
+def _order_rules(rules: Sequence[Rename]) -> list[Rename] | None:
     """Return the rules, each before any other whose result it would change, or None if two would change each other's."""
-    substitutes = [_rule(rule) for rule in rules]
+    substitutes = [_substitution_of(rule) for rule in rules]
     made = [rule.two.replace("#", "0") for rule in rules]
     # A rule waits for those that would change what it makes.
     before = [

@@ -15,9 +15,9 @@ from ckpt.evidence.scaled import Scaled, config_of, find_scaled, is_shard
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.model.checkpoint import Checkpoint, Entry, looks_of
 from ckpt.model.errors import UsageError
-from ckpt.model.names import ROOT, nearest
+from ckpt.model.names import ROOT, nearest_names
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import and_more, pasted, show
+from ckpt.model.text import and_more, shell_word, show
 
 if TYPE_CHECKING:
     from ckpt.evidence.modules import UnseenParts
@@ -109,7 +109,9 @@ class Survey:
                 if section.name == wanted:
                     return section
         names = [section.name for section in self.sections]
-        listed = and_more([show(other, 60) or "(the root)" for other in nearest(name, names) or names], 8)
+        listed = and_more(
+            [show(other, 60) or "(the root)" for other in nearest_names(name, names) or names], 8
+        )
         raise UsageError(f"no section {name}", path=self.path, hint=f"sections: {listed or 'none'}")
 
     def weights(self, name: str | None) -> list[Section]:
@@ -129,7 +131,7 @@ class Survey:
         if not chosen:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         if len(chosen) > 1:
-            words = [word for section in chosen if (word := pasted(section.name)) is not None]
+            words = [word for section in chosen if (word := shell_word(section.name)) is not None]
             listed = and_more([f"{option} {word}" for word in words], 8, ", or ")
             raise UsageError(f"holds {len(chosen)} models", path=self.path, hint=listed or None)
         return chosen[0]
@@ -160,13 +162,13 @@ class Survey:
     # --- evidence ---------------------------------------------------------------------------------------------
 
     @cached_property
-    def _evidence(self) -> Evidence:
+    def _role_evidence(self) -> Evidence:
         return find_roles(self.checkpoint, self.sections, self.model)
 
     @property
     def roles(self) -> list[Role]:
         """The role of each of `tensors`, in the same order."""
-        return self._evidence.roles
+        return self._role_evidence.roles
 
     @property
     def in_optimizer(self) -> Sequence[bool | None]:
@@ -174,7 +176,7 @@ class Survey:
 
         A tensor of which this is False is a buffer or frozen.
         """
-        return self._evidence.in_optimizer
+        return self._role_evidence.in_optimizer
 
     def role_of(self, index: int) -> tuple[Role, bool | None]:
         """Return the answers of `roles` and `in_optimizer` for one tensor.
@@ -190,7 +192,7 @@ class Survey:
     @property
     def matches(self) -> tuple[Match, ...]:
         """The parameters of each optimizer, and which tensors they are."""
-        return self._evidence.matches
+        return self._role_evidence.matches
 
     @cached_property
     def state_parameters(self) -> dict[int, tuple[int, Section | None]]:
@@ -220,7 +222,7 @@ class Survey:
     @property
     def record(self) -> RecordMatch | None:
         """The record of a snapshot or a live model, if there is one."""
-        return self._evidence.record
+        return self._role_evidence.record
 
     @cached_property
     def uses(self) -> tuple[GradientUse, ...]:

@@ -12,7 +12,7 @@ from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import Finding
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import folded, listed, plural, show
+from ckpt.model.text import counted_noun, show, show_folded_names, show_names
 
 _GATHER = (
     "DeepSpeed ZeRO-3 saves such a file and keeps them elsewhere: gather them with stage3_gather_16bit_weights_on_model_save,"
@@ -32,14 +32,14 @@ def scaled_findings(survey: Survey) -> Iterator[Finding]:
     config = "" if scaled.config is None else f" (config.json: {show(scaled.config.method, 40)})"
     for group in groups_of(scaled, survey.tensors):
         names = [survey.tensors[index].name for index in group.indices]
-        text = f"{group.text}{config}: {folded(names)}."
+        text = f"{group.text}{config}: {show_folded_names(names)}."
         follows = (
             "These tensors hold codes: each is a value only with its scale, and --dtype does not cast it."
         )
         yield Finding("scaled", text, tuple(names), consequence=follows)
     if scaled.unpaired:
         names = [survey.tensors[index].name for index in scaled.unpaired]
-        text = f"FP8 without a scale in this file{config}: {folded(names)}."
+        text = f"FP8 without a scale in this file{config}: {show_folded_names(names)}."
         follows = "Others have one, so theirs may be in another file."
         if not scaled.codes and scaled.config is not None:
             follows = "The config says that there are scales, and ckpt finds none."
@@ -62,19 +62,19 @@ def _lone_scales(survey: Survey) -> Iterator[Finding]:
     for name in (survey.tensors[index].name for index in lone):
         (cast if name.removesuffix(LONE) in types else absent).append(name)
     if cast:
-        held = listed(list(dict.fromkeys(types[name.removesuffix(LONE)] for name in cast)))
-        text = f"The weights beside {folded(cast)} are {held}, not codes."
+        held = show_names(list(dict.fromkeys(types[name.removesuffix(LONE)] for name in cast)))
+        text = f"The weights beside {show_folded_names(cast)} are {held}, not codes."
         follows = "Either they are multiplied by these scales already, or they were cast without them and are wrong."
         yield Finding("scaled", text, tuple(cast), raised="warning", consequence=follows)
     if absent:
-        text = f"The weights of {folded(absent)} are not in this file."
+        text = f"The weights of {show_folded_names(absent)} are not in this file."
         yield Finding("scaled", text, tuple(absent))
 
 
 def codes_finding(names: Sequence[str]) -> Iterator[Finding]:
     """Yield the finding that numbers belong to codes."""
     if names:
-        text = f"The numbers of {folded(names)} are of codes, before scaling."
+        text = f"The numbers of {show_folded_names(names)} are of codes, before scaling."
         yield Finding("scaled", text, tuple(names))
 
 
@@ -91,10 +91,10 @@ def refuse_scaled(survey: Survey, names: Iterable[str], option: str) -> None:
     wrong = [name for name in names if name in codes] if codes else []
     if wrong:
         labels = dict.fromkeys(codes[name] for name in wrong)
-        count = plural(len(wrong), "tensor")
+        count = counted_noun(len(wrong), "tensor")
         what = (
             f"{count} {'holds' if len(wrong) == 1 else 'hold'} codes, which are values only with their scales, and {option}"
-            f" casts neither: {folded(wrong)} ({', '.join(labels)})"
+            f" casts neither: {show_folded_names(wrong)} ({', '.join(labels)})"
         )
         hint = f"without {option} they are written as they are, with their scales"
         raise UsageError(what, path=survey.path, hint=hint)
@@ -106,11 +106,11 @@ def refuse_scaled(survey: Survey, names: Iterable[str], option: str) -> None:
 def emptied_findings(survey: Survey) -> Iterator[Finding]:
     """Yield what says that a file holds no weights, or not as parameters."""
     if not survey.tensors:
-        yield from _nothing(survey.checkpoint)
+        yield from _no_weights_finding(survey.checkpoint)
         return
     yield from _without_values(survey)
     for row in emptied_parts(survey.candidates):
-        text = f"{_whose(row, survey.checkpoint)} {_problem(row)}."
+        text = f"{_sentence_subject(row, survey.checkpoint)} {_sentence_predicate(row)}."
         if row.kind in ("flat", "pieces"):
             yield Finding("flat-parameters", text, row.names, consequence=_UNFLATTEN)
         elif _is_of_rank(survey.checkpoint):
@@ -126,10 +126,10 @@ def refuse_emptied(survey: Survey, section: Section) -> None:
     if row is None or (row.kind == "empty" and not _is_most(row)):
         return
     follows = _UNFLATTEN if row.kind in ("flat", "pieces") else _GATHER
-    raise UsageError(_problem(row), path=survey.path, hint=follows.rstrip("."))
+    raise UsageError(_sentence_predicate(row), path=survey.path, hint=follows.rstrip("."))
 
 
-def _whose(row: Emptied, checkpoint: Checkpoint) -> str:
+def _sentence_subject(row: Emptied, checkpoint: Checkpoint) -> str:
     if row.section:
         return show(row.section, 60)
     return "The folder" if checkpoint.parts else "The file"
@@ -140,9 +140,9 @@ def _is_most(row: Emptied) -> bool:
     return not row.is_adapter or 2 * len(row.names) > row.total
 
 
-def _problem(row: Emptied) -> str:
+def _sentence_predicate(row: Emptied) -> str:
     """The predicate of a sentence about a section."""
-    count, names = len(row.names), folded(row.names)
+    count, names = len(row.names), show_folded_names(row.names)
     some = f"{count:,} of {row.total:,}"
     if row.kind == "empty":
         if not _is_most(row):
@@ -180,14 +180,14 @@ def _without_values(survey: Survey) -> Iterator[Finding]:
     is_whole = any(
         all(entry.name in held for entry in part.entries) for part in survey.candidates if part.entries
     )
-    text = f"{plural(len(names), 'tensor')} {'is' if len(names) == 1 else 'are'} on the device meta, saved without values: {folded(names)}."
+    text = f"{counted_noun(len(names), 'tensor')} {'is' if len(names) == 1 else 'are'} on the device meta, saved without values: {show_folded_names(names)}."
     follows = "The run had not loaded them, or kept them elsewhere, when it saved. Take another save."
     yield Finding(
         "no-weights", text, tuple(names), raised=None if is_whole else "warning", consequence=follows
     )
 
 
-def _nothing(checkpoint: Checkpoint) -> Iterator[Finding]:
+def _no_weights_finding(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield the finding about a file of weights without a tensor."""
     members = [row for row in checkpoint.members if row.is_model]
     files = [row.file for row in members] or [checkpoint.path]

@@ -135,7 +135,7 @@ def inner_modules(names: Sequence[str]) -> Inner:
     found: dict[str, list[str]] = {"sure": [], "possible": [], "rest": []}
     is_habit = len(alike) > _HABIT
     is_word = len(alone) < len(counts)  # an author's, elsewhere
-    outer = {part: _outer(part) for part in alone}
+    outer = {part: _outer_wrapper(part) for part in alone}
     around = {place for place in outer.values() if place}
     for part in alone:
         repeats = alike[re.sub("[0-9]+", "#", part)] > 1 or any(map(str.isdigit, part.split(".")))
@@ -146,7 +146,7 @@ def inner_modules(names: Sequence[str]) -> Inner:
     return Inner(*(tuple(rows) for rows in found.values()))
 
 
-def _outer(part: str) -> str:
+def _outer_wrapper(part: str) -> str:
     """The first part with a `module` that has this one, and another part between, in it; or ``."""
     start = len(wrapper_prefix(part))
     rest = part
@@ -156,7 +156,7 @@ def _outer(part: str) -> str:
     return rest[: place + 1] if place > start else ""
 
 
-def unwrapping(names: Sequence[str], *, every: bool = False) -> Callable[[str], str]:
+def unwrapping_rule(names: Sequence[str], *, every: bool = False) -> Callable[[str], str]:
     """A rule: a name -> the name without wrappers, also without DataParallel around a part where `names` show that for sure.
 
     With `every` it is taken away wherever it may be.
@@ -208,7 +208,7 @@ def usual_prefix(names: Iterable[str], rule: Callable[[str], str] = unwrapped_na
     return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
 
 
-def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = False) -> str:
+def writers_of_prefix(prefix: str, *, counters: Container[str] = (), is_average: bool = False) -> str:
     """Name the writers of a prefix of wrappers: `torch.compile around DataParallel or DDP`.
 
     `counters` are the names of an average's counters. One that stands beside `module.` tells AveragedModel: DDP would
@@ -228,9 +228,9 @@ def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = Fa
     return " around ".join(names)
 
 
-def strips(names: Sequence[str]) -> bool:
+def can_strip_wrappers(names: Sequence[str]) -> bool:
     """Tell whether some names change without the prefixes of wrappers, and all stay different."""
-    new = list(map(unwrapping(names), names))
+    new = list(map(unwrapping_rule(names), names))
     return new != list(names) and len(set(new)) == len(new)
 
 

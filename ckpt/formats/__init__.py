@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpt.bytes.location import Location, beside, is_cached_model, locate
+from ckpt.bytes.location import Location, is_cached_model, locate, path_beside
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
 from ckpt.hooks import is_installed
@@ -99,7 +99,7 @@ def open(
     other = None if names_from is None else locate(names_from)
     rest = Rest(other, keep_damaged)
     location = locate(path) if isinstance(path, str) else path
-    return _open(location, limits or Limits(), plugins, "", partial=partial, rest=rest)
+    return _open_location(location, limits or Limits(), plugins, "", partial=partial, rest=rest)
 
 
 class Rest(NamedTuple):
@@ -109,7 +109,7 @@ class Rest(NamedTuple):
     keep_damaged: bool
 
 
-def _open(
+def _open_location(
     location: Location,
     limits: Limits,
     plugins: bool,
@@ -126,8 +126,8 @@ def _open(
         probe = probe_at(location, limits, plugins, mark, budget, partial=partial)
         if rest is not None:
             probe.names_from, probe.keep_damaged = rest
-        checkpoint = _read(probe, limits, plugins)
-        if not mark and _last(location.name).startswith(_RANKED):
+        checkpoint = _read_probe(probe, limits, plugins)
+        if not mark and _file_name(location.name).startswith(_RANKED):
             from ckpt.formats.common.parallel import with_rank  # here: few files have such a name
 
             checkpoint = with_rank(checkpoint, probe)
@@ -143,7 +143,7 @@ def _open(
     except BaseException as error:
         if isinstance(error, CkptError):
             if probe is not None:
-                error = _advised(error, probe)
+                error = _advise_undo(error, probe)
             if error.path is None:
                 error.path = location.name
         if probe is not None:
@@ -160,7 +160,7 @@ _WHOLE = (NotOpenedError, LinkError, MixedStepsError)
 """Errors that say nothing of damage in the bytes of a file."""
 
 
-def _read(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
+def _read_probe(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
     """The checkpoint at a probe, or with `partial` what is left of it. Raises CkptError."""
     trial = probe.budget.copy()
     try:
@@ -169,30 +169,30 @@ def _read(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
         if not probe.partial or probe.source is None or isinstance(error, _WHOLE):
             raise
         probe.budget.become(trial)
-        checkpoint = _salvaged(probe, limits, plugins)
+        checkpoint = _salvage_checkpoint(probe, limits, plugins)
         if checkpoint is None:
             raise
         damage = error.problem if probe.archive is None else probe.archive.cause or error.problem
-        why = f"{show(_last(probe.path), 80)}: {damage}" if probe.mark else damage
+        why = f"{show(_file_name(probe.path), 80)}: {damage}" if probe.mark else damage
         # is_edited: it is written anew, for a copy would be as damaged.
-        notices = _said(checkpoint.account.notices, why)
+        notices = _notices_with_reason(checkpoint.account.notices, why)
         account = checkpoint.account._replace(notices=notices)
         return replace(checkpoint, account=account, is_edited=True, damage=damage)
 
 
-def _last(path: str) -> str:
+def _file_name(path: str) -> str:
     """The name of a file at the end of its path."""
     return path.replace("\\", "/").rpartition("/")[2]
 
 
-def _salvaged(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint | None:
+def _salvage_checkpoint(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint | None:
     """The checkpoint that is left of a file that no reader takes, or None. Raises CkptError."""
     if probe.head.startswith(LOCAL_MAGIC):
         from ckpt.formats.common.recovered import recovered  # here: only a damaged file pays for it
 
         probe.archive = recovered(probe.file, limits, keep_damaged=probe.keep_damaged)
         return format_of(probe, plugins).read(probe, limits)
-    for format in _asked(plugins):
+    for format in _asked_formats(plugins):
         salvager = salvager_of(format)
         checkpoint = None if salvager is None else salvager.salvage(probe, limits)
         if checkpoint is not None:
@@ -200,7 +200,7 @@ def _salvaged(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint | None:
     return None
 
 
-def _said(notices: Iterable[Notice], why: str) -> tuple[Notice, ...]:
+def _notices_with_reason(notices: Iterable[Notice], why: str) -> tuple[Notice, ...]:
     """The notices, in which the account of what is lost begins with the reason."""
     out = [
         row._replace(message=f"{why}; {row.message}") if row.code == "incomplete" else row for row in notices
@@ -209,13 +209,13 @@ def _said(notices: Iterable[Notice], why: str) -> tuple[Notice, ...]:
     return (*out, *([] if is_said else [Notice("container", why)]))
 
 
-def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | None:
+def refusal_error(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | None:
     """Return the error that says why no format reads a path, or None if a format recognises it."""
     probe = None
     try:
         probe = probe_at(locate(path), limits, plugins)
         format = format_of(probe, plugins)
-        if format is _foreign():
+        if format is _foreign_format():
             format.read(probe, limits)
     except CkptError as error:
         error.path = error.path or path
@@ -226,7 +226,7 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
     return None
 
 
-def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
+def is_checkpoint_file(path: str, limits: Limits, *, plugins: bool = False) -> bool:
     """Tell whether a file is a checkpoint or a pickle, or holds one.
 
     The first bytes decide, or the directory of an archive. A file that points to a checkpoint of several
@@ -235,7 +235,7 @@ def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
     probe = None
     try:
         probe = probe_at(locate(path), limits, plugins)
-        single = (format for format in _asked(plugins) if format.files is None)
+        single = (format for format in _asked_formats(plugins) if format.files is None)
         return any(format.sniff(probe) for format in single) or _holds_checkpoints(probe)
     except NotOpenedError:
         raise
@@ -250,7 +250,7 @@ def files_of_folder(path: str, limits: Limits, *, plugins: bool = False) -> tupl
     """Return the files of a folder that is one checkpoint, as paths below it, or None for another folder."""
     probe = probe_at(locate(path), limits)
     try:
-        for format in _asked(plugins):
+        for format in _asked_formats(plugins):
             names = None if format.files is None else format.files(probe)
             if names is not None:
                 return tuple(names)
@@ -266,7 +266,7 @@ def is_folder_format(path: str, limits: Limits) -> bool:
     except CkptError:
         return False
     try:
-        if not probe.is_folder and not is_owned(_last(probe.path)):
+        if not probe.is_folder and not is_owned(_file_name(probe.path)):
             return False
         folder = probe.location if probe.is_folder else probe.location.parent()
         return any(map(is_owned, folder.names()))
@@ -281,16 +281,16 @@ def is_owned(name: str) -> bool:
 
     Such a file is removed when another checkpoint takes its place.
     """
-    return any(owns(name) for owns in _owners())
+    return any(owns(name) for owns in _owner_checks())
 
 
 @cache
-def _owners() -> tuple[Callable[[str], bool], ...]:
+def _owner_checks() -> tuple[Callable[[str], bool], ...]:
     """Return `owns` of each format that ckpt writes as a folder: asked once, for folders have 10,000 names."""
     return tuple(format.owns for format in written_formats().values() if format.owns is not None)
 
 
-def _advised(error: CkptError, probe: Probe) -> CkptError:
+def _advise_undo(error: CkptError, probe: Probe) -> CkptError:
     """The error of a zip archive names --undo where that brings a whole archive back."""
     if (
         probe.source is None
@@ -322,14 +322,16 @@ def probe_at(
     shared = budget or Budget(limits)  # one for all shards
 
     def inner(other: Location, mark: str) -> Checkpoint:
-        return _open(other, limits, plugins, mark, shared, partial=partial)
+        return _open_location(other, limits, plugins, mark, shared, partial=partial)
 
     return Probe(location, limits, inner, mark, shared, partial)
 
 
 def format_of(probe: Probe, plugins: bool = False) -> Format:
     """The format that recognises a file; else `foreign`, which names and refuses it."""
-    return next((format for format in _asked(plugins) if format.sniff(probe)), None) or _foreign()
+    return (
+        next((format for format in _asked_formats(plugins) if format.sniff(probe)), None) or _foreign_format()
+    )
 
 
 def _holds_checkpoints(probe: Probe) -> bool:
@@ -338,13 +340,13 @@ def _holds_checkpoints(probe: Probe) -> bool:
     return holds_checkpoints(probe)
 
 
-def _foreign() -> Format:
+def _foreign_format() -> Format:
     from ckpt.formats.foreign import FORMAT  # here: only what no format reads pays for it
 
     return FORMAT
 
 
-def _asked(plugins: bool) -> Iterator[Format]:
+def _asked_formats(plugins: bool) -> Iterator[Format]:
     yield from FORMATS
     if plugins:
         yield from plugin_formats()
@@ -382,15 +384,15 @@ def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str
     """
     own = next((row for row in FORMATS if checkpoint.format == row.name and _is_written(row)), None)
     if own is not None and own.traits.is_folder and same_format:
-        return beside(checkpoint.path, suffix, own.suffixes)
+        return path_beside(checkpoint.path, suffix, own.suffixes)
     if own is None or not same_format:
         tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
         usual = written_format("safetensors" if tensors_only else "torch-zip")
-        return beside(checkpoint.path, suffix, usual.suffixes)
+        return path_beside(checkpoint.path, suffix, usual.suffixes)
     if checkpoint.path.endswith(own.suffixes):
-        return beside(checkpoint.path, suffix, ())
+        return path_beside(checkpoint.path, suffix, ())
     others = tuple(ending for format in written_formats().values() for ending in format.suffixes)
-    return beside(checkpoint.path, suffix, own.suffixes if checkpoint.path.endswith(others) else ())
+    return path_beside(checkpoint.path, suffix, own.suffixes if checkpoint.path.endswith(others) else ())
 
 
 def written_format(name: str) -> Format:
@@ -405,7 +407,7 @@ def written_format(name: str) -> Format:
 
 def writer_of(name: str) -> CanWrite:
     """The module that writes a format. Raises UsageError when there is none."""
-    return cast("CanWrite", _module(written_format(name).writer))
+    return cast("CanWrite", _import_format_module(written_format(name).writer))
 
 
 def appender_of(name: str) -> CanAppend | None:
@@ -413,7 +415,7 @@ def appender_of(name: str) -> CanAppend | None:
     format = by_name(name)
     if format is None or not format.traits.in_place:
         return None
-    return cast("CanAppend", _module(format.writer))
+    return cast("CanAppend", _import_format_module(format.writer))
 
 
 def relister_of(name: str) -> CanRelist | None:
@@ -421,27 +423,27 @@ def relister_of(name: str) -> CanRelist | None:
     format = by_name(name)
     if format is None or not format.traits.is_folder or not format.writer:
         return None
-    writer = _module(format.writer)
+    writer = _import_format_module(format.writer)
     return cast("CanRelist", writer) if hasattr(writer, "relisting") else None
 
 
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None when there is none."""
-    return cast("CanVerify", _module(format.verifier)) if format.verifier else None
+    return cast("CanVerify", _import_format_module(format.verifier)) if format.verifier else None
 
 
 def lister_of(format: Format) -> CanList | None:
     """The module that lists what the files of a format record, None when they record no checksums."""
-    verifier = _module(format.verifier) if format.verifier else None
+    verifier = _import_format_module(format.verifier) if format.verifier else None
     return cast("CanList", verifier) if hasattr(verifier, "recorded") else None
 
 
 def salvager_of(format: Format) -> CanSalvage | None:
     """The module that knows what is left of a cut file of a format, None when there is none."""
-    return cast("CanSalvage", _module(format.salvager)) if format.salvager else None
+    return cast("CanSalvage", _import_format_module(format.salvager)) if format.salvager else None
 
 
-def _module(name: str) -> object:
+def _import_format_module(name: str) -> object:
     """A module that a format names. No file and no user names one."""
     return import_module(name)
 

@@ -23,13 +23,13 @@ from ckpt.model.errors import (
     UnsupportedError,
 )
 from ckpt.model.limits import Limits
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _SMALL = 1 << 20
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    raise _directory(probe.location) if probe.is_folder else _file(probe)
+    raise _directory_error(probe.location) if probe.is_folder else _file_error(probe)
 
 
 # --- files ----------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
 _HTML = (b"<!doctype", b"<html", b"<head")
 
 
-def _file(probe: Probe) -> CkptError:
+def _file_error(probe: Probe) -> CkptError:
     head, size = probe.head, probe.size
     if not size:
         return UnreadableError(
@@ -57,7 +57,7 @@ def _file(probe: Probe) -> CkptError:
         )
     if head[257:262] == b"ustar" or probe.is_tar:
         return tar_error("a tar archive", probe.path, names_seen(probe.file))
-    overwritten = _overwritten(probe)
+    overwritten = _overwritten_error(probe)
     if overwritten is not None:
         return overwritten
     if _is_behind(probe):
@@ -71,11 +71,11 @@ def _file(probe: Probe) -> CkptError:
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
-    other = _jax({os.path.basename(probe.path)})
+    other = _jax_error({os.path.basename(probe.path)})
     if other is not None:
         return other
     if probe.archive is not None:
-        return _archive(probe.archive, probe.path)
+        return _archive_error(probe.archive, probe.path)
     if not head.strip(b"\0"):
         whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
         what = "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
@@ -155,7 +155,7 @@ def _is_behind(probe: Probe) -> bool:
     )
 
 
-def _overwritten(probe: Probe) -> CkptError | None:
+def _overwritten_error(probe: Probe) -> CkptError | None:
     """Return the error for an archive whose own beginning is overwritten, or None.
 
     Bytes in front of an archive shift all that its directory says. Where nothing is shifted, the lost bytes are its own.
@@ -173,7 +173,7 @@ def _overwritten(probe: Probe) -> CkptError | None:
         first = "zero" if not probe.head.strip(b"\0") else "of something else"
         what = f"the first {len(probe.head):,} bytes are {first}"
         return UnreadableError(
-            f"the beginning of a zip archive is overwritten: {what}, and {lost:,} of the {plural(len(headers), 'record')} that its"
+            f"the beginning of a zip archive is overwritten: {what}, and {lost:,} of the {counted_noun(len(headers), 'record')} that its"
             " directory lists have no header where it says",
             hint="download it again, or take another copy",
         )
@@ -251,7 +251,7 @@ def _names_checkpoints(data: bytes) -> bool:
 _LONG_NAME = 4_096
 
 
-def _archive(archive: Archive, path: str) -> CkptError:
+def _archive_error(archive: Archive, path: str) -> CkptError:
     names = archive.records
     flat = set(names)
     if not names:
@@ -286,7 +286,7 @@ def _is_text(head: bytes) -> bool:
 _ORBAX = frozenset(("_CHECKPOINT_METADATA", "ocdbt.process_0", "manifest.ocdbt"))
 
 
-def _jax(names: set[str]) -> CkptError | None:
+def _jax_error(names: set[str]) -> CkptError | None:
     """Folders of JAX, and of libraries that keep one folder per tensor."""
     if names & _ORBAX:
         return UnsupportedError("a JAX checkpoint (Orbax), which ckpt does not read")
@@ -297,12 +297,12 @@ def _jax(names: set[str]) -> CkptError | None:
     return None
 
 
-def _directory(folder: Location) -> CkptError:
+def _directory_error(folder: Location) -> CkptError:
     try:
         names = [name.removesuffix("/") for name in folder.names()]
     except NotOpenedError as error:
         return error
-    jax = _jax(set(names))
+    jax = _jax_error(set(names))
     if jax is not None:
         return jax
     if has_arrays(folder):
@@ -315,10 +315,10 @@ def _directory(folder: Location) -> CkptError:
     ]
     if files:
         return FolderError(
-            f"a directory without an index; it holds {plural(len(files), 'checkpoint file')}",
+            f"a directory without an index; it holds {counted_noun(len(files), 'checkpoint file')}",
             hint=f"name one, such as {files[0]}",
         )
-    return _steps(folder) or UnsupportedError("a directory without a checkpoint")
+    return _steps_error(folder) or UnsupportedError("a directory without a checkpoint")
 
 
 _NUMBERED = re.compile(r"\.(?:safetensors|bin|pt|pth|ckpt)[._-]\w{1,40}$", re.IGNORECASE)
@@ -331,7 +331,7 @@ _LOOKED = 1_000
 """The most of these folders that are searched for the newest one that is whole."""
 
 
-def _steps(folder: Location) -> CkptError | None:
+def _steps_error(folder: Location) -> CkptError | None:
     """Return the error for a folder of folders that training saved one after the other, or None.
 
     It names the newest that has what a whole one has: `.metadata` is written last.
@@ -343,7 +343,7 @@ def _steps(folder: Location) -> CkptError | None:
     shown = show(whole[:-1], 80)
     listed = and_more([show(name[:-1], 80) for name in reversed(names)], 3)
     text = (
-        f"a directory of {plural(len(names), 'checkpoint')}: {listed}"
+        f"a directory of {counted_noun(len(names), 'checkpoint')}: {listed}"
         if len(names) > 1
         else f"a directory around {shown}"
     )

@@ -46,7 +46,7 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
         if schema.get("version") != 1:
             raise UnreadableError(f"unknown version of a listing: {show(str(schema.get('version')), 20)}")
         try:
-            return _checkpoint(path, document)
+            return _make_checkpoint(path, document)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UnreadableError("invalid listing: it does not follow docs/json.md") from None
 
@@ -83,16 +83,16 @@ _TRUSTS = frozenset(("certain", "strong", "likely", "none"))
 _KINDS = frozenset(("model", "ema", "optimizer", "scheduler", "scaler", "rng", "other", "snapshot"))
 
 
-def _checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
+def _make_checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
     rows = [json_object(row) for row in json_list(document["tensors"])]
-    entries = tuple(_entry(row) for row in rows)
+    entries = tuple(_parse_entry(row) for row in rows)
     kinds = {
-        _text(row["name"]): (_path(row["path"]), _one_of(row["kind"], _KINDS))
+        _parse_text(row["name"]): (_parse_path(row["path"]), _one_of(row["kind"], _KINDS))
         for row in map(json_object, json_list(document["sections"]))
     }
     sections: list[DeclaredSection] = []
     for place, row in enumerate(rows):
-        name = _text(row["section"])
+        name = _parse_text(row["section"])
         if sections and sections[-1].name == name and sections[-1].last == place:
             sections[-1] = sections[-1]._replace(last=place + 1)
         else:
@@ -109,19 +109,19 @@ def _checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
         path=path,
         format=NAME,
         traits=TRAITS,
-        nbytes=_count(json_object(document["file"])["bytes"]),
+        nbytes=_parse_count(json_object(document["file"])["bytes"]),
         root=None,
         tensors=entries,
         storages=(),
-        declared=Declared(tuple(sections), tuple(_role(row) for row in rows)),
+        declared=Declared(tuple(sections), tuple(_parse_role(row) for row in rows)),
         not_loadable="a listing has no tensor data to load",
     )
 
 
-def _role(row: dict[str, Json]) -> tuple[str, str, str, str]:
+def _parse_role(row: dict[str, Json]) -> tuple[str, str, str, str]:
     evidence = json_object(row["evidence"])
     trust = _one_of(evidence["trust"], _TRUSTS)
-    return _one_of(row["role"], _ROLES), trust, _text(evidence["source"]), _text(evidence["note"])
+    return _one_of(row["role"], _ROLES), trust, _parse_text(evidence["source"]), _parse_text(evidence["note"])
 
 
 def _dtype(name: str) -> DType:
@@ -133,34 +133,39 @@ def _dtype(name: str) -> DType:
     return {dtype.name: dtype for format in known_formats() for dtype in format.dtypes}[name]
 
 
-def _entry(row: dict[str, Json]) -> Entry:
-    shape, dtype = tuple(_count(size) for size in json_list(row["shape"])), _dtype(_text(row["dtype"]))
-    device = None if row["device"] is None else _text(row["device"])
+def _parse_entry(row: dict[str, Json]) -> Entry:
+    shape, dtype = (
+        tuple(_parse_count(size) for size in json_list(row["shape"])),
+        _dtype(_parse_text(row["dtype"])),
+    )
+    device = None if row["device"] is None else _parse_text(row["device"])
     tensor: Tensor
     if row["layout"] == "strided":
-        storage = Storage(_text(row["storage"]), device, dtype, 0, None)
-        stride = tuple(_count(step) for step in json_list(row["stride"]))
+        storage = Storage(_parse_text(row["storage"]), device, dtype, 0, None)
+        stride = tuple(_parse_count(step) for step in json_list(row["stride"]))
         if len(stride) != len(shape):
             raise ValueError
-        tensor = tensor_ref(storage, dtype, shape, stride, _count(row["offset"]))
+        tensor = tensor_ref(storage, dtype, shape, stride, _parse_count(row["offset"]))
     else:
-        tensor = Composite(_word(row["layout"]), dtype, shape, (), device, elements=_count(row["numel"]))
-    return Entry(_path(row["path"]), _text(row["name"]), tensor)
+        tensor = Composite(
+            _parse_identifier(row["layout"]), dtype, shape, (), device, elements=_parse_count(row["numel"])
+        )
+    return Entry(_parse_path(row["path"]), _parse_text(row["name"]), tensor)
 
 
-def _count(value: Json) -> int:
+def _parse_count(value: Json) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError
     return value
 
 
-def _text(value: Json) -> str:
+def _parse_text(value: Json) -> str:
     if type(value) is not str:
         raise ValueError
     return value
 
 
-def _word(value: Json) -> str:
+def _parse_identifier(value: Json) -> str:
     """A name such as `sparse_coo`: what displays print as it is."""
     if not (type(value) is str and value.isascii() and value.isidentifier()):
         raise ValueError
@@ -170,18 +175,18 @@ def _word(value: Json) -> str:
 def _one_of(value: Json, names: frozenset[str]) -> str:
     if value not in names:
         raise ValueError
-    return _text(value)
+    return _parse_text(value)
 
 
-def _path(keys: Json) -> Path:
+def _parse_path(keys: Json) -> Path:
     if type(keys) is not list:
         raise ValueError
-    return tuple(_key(key) for key in keys)
+    return tuple(_parse_key(key) for key in keys)
 
 
-def _key(key: Json) -> Key:
+def _parse_key(key: Json) -> Key:
     if isinstance(key, dict):
-        return NamedKey(_text(key["text"]), _text(key["type"]))
+        return NamedKey(_parse_text(key["text"]), _parse_text(key["type"]))
     if type(key) is int and -(2**63) <= key < 2**63:
         return key
-    return _text(key)
+    return _parse_text(key)

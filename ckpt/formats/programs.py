@@ -7,7 +7,7 @@ import re
 
 from ckpt.formats.format import Probe
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural
+from ckpt.model.text import counted_noun
 
 
 class Program(NamedTuple):
@@ -52,13 +52,13 @@ _DARKNET = re.compile(rb"\0\0\0\0[\x01\x02]\0\0\0[\0-\x05]\0\0\0")
 _ENGINE = (".engine", ".plan", ".trt")
 
 
-def _darknet(head: bytes, size: int) -> Program:
+def _darknet_program(head: bytes, size: int) -> Program:
     """The weights of Darknet, which have no names and no shapes: all that tells them is their number."""
     header = 16 if head[4] == 1 else 20  # from version 0.2 on the number of pictures has 8 bytes
     count, more = divmod(max(0, size - header), 4)
     text = f"Darknet (YOLO), {count:,} float32 numbers behind a header of {header} bytes"
     if more:
-        return Program(f"{text} and {plural(more, 'byte')} more", "an unfinished download")
+        return Program(f"{text} and {counted_noun(more, 'byte')} more", "an unfinished download")
     return Program(
         text,
         "darknet and cv2.dnn.readNet open it, with its .cfg: one that asks for another number is of another model, or the download is unfinished",
@@ -79,10 +79,10 @@ def program_of(probe: Probe) -> Program | None:
     if _SPEC.match(head):
         return Program("CTranslate2", "ctranslate2 and faster-whisper open the folder that it lies in")
     if name.endswith(".weights") and _DARKNET.match(head):
-        return _darknet(head, probe.size)
+        return _darknet_program(head, probe.size)
     if name.endswith(".msgpack") and _MAP.match(head):
         return Program("msgpack (Flax?)", "flax.serialization.msgpack_restore opens it")
-    return _of_tensorflow(probe, name) or _protobuf(head, name)
+    return _of_tensorflow(probe, name) or _protobuf_program(head, name)
 
 
 def _of_tensorflow(probe: Probe, name: str) -> Program | None:
@@ -99,7 +99,7 @@ def _of_tensorflow(probe: Probe, name: str) -> Program | None:
     return None
 
 
-def _protobuf(head: bytes, name: str) -> Program | None:
+def _protobuf_program(head: bytes, name: str) -> Program | None:
     """A message of protobuf: the first field is a number in ONNX, CoreML and SavedModel, and a text or a message in others.
 
     A ModelProto of ONNX begins with ir_version, and then producer_name, the graph or opset_import.
@@ -107,20 +107,20 @@ def _protobuf(head: bytes, name: str) -> Program | None:
     if len(head) > 3 and head[0] == 0x08 and head[1] < 0x20 and head[2] in (0x12, 0x3A, 0x42):
         if name.endswith(".mlmodel"):
             return Program("CoreML", "coremltools.models.MLModel opens it")
-        if head[2] == 0x12 and not _is_text(_content(head, 3)):
+        if head[2] == 0x12 and not _is_text(_field_content(head, 3)):
             return Program("a TensorFlow SavedModel", "tf.saved_model.load opens the folder that it lies in")
         return Program("ONNX", "onnxruntime opens it, and onnx.load")
     if head[:1] != b"\n":
         return None
     if name.endswith(".caffemodel"):
         return Program("Caffe", "caffe and cv2.dnn.readNetFromCaffe open it")
-    first = _content(head, 1)
-    if name.endswith(".ckpt") and first[:1] == b"\n" and _is_text(_content(first, 1)):
+    first = _field_content(head, 1)
+    if name.endswith(".ckpt") and first[:1] == b"\n" and _is_text(_field_content(first, 1)):
         return Program("MindSpore", "mindspore.load_checkpoint opens it")
     return None
 
 
-def _content(data: bytes, position: int) -> bytes:
+def _field_content(data: bytes, position: int) -> bytes:
     """The beginning of a field of protobuf, whose length stands at `position`."""
     length = shift = 0
     for index in range(position, min(position + 5, len(data))):

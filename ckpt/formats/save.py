@@ -26,7 +26,7 @@ from ckpt.formats import (
     written_format,
     written_formats,
 )
-from ckpt.formats.common.writing import Draft, differs
+from ckpt.formats.common.writing import Draft, difference_error
 from ckpt.formats.sharded import writer as shards
 from ckpt.model.checkpoint import Checkpoint, Traits
 from ckpt.model.errors import (
@@ -93,7 +93,7 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
         if choice not in formats:
             problem = f"--format {choice}: ckpt does not write this format"
             raise UsageError(problem, hint="formats: " + " ".join(formats))
-        if _contradicts(path, choice):
+        if _has_wrong_ending(path, choice):
             raise UsageError(f"the ending does not fit --format {choice}", path=path)
         return choice
     usual = next((name for name, format in formats.items() if path.endswith(format.suffixes)), None)
@@ -112,7 +112,7 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
     return usual
 
 
-def renamed(path: str, format: str) -> str:
+def with_format_ending(path: str, format: str) -> str:
     """Give a path an ending of the format if its own ending belongs to another format or to none."""
     formats = written_formats()
     if path.endswith(formats[format].suffixes):
@@ -124,7 +124,7 @@ def renamed(path: str, format: str) -> str:
     return f"{stem}{formats[format].suffixes[0]}"
 
 
-def _contradicts(path: str, name: str) -> bool:
+def _has_wrong_ending(path: str, name: str) -> bool:
     """Tell whether the ending of a path belongs to other formats and not to this one."""
     endings = {name: path.endswith(format.suffixes) for name, format in written_formats().items()}
     if name not in endings:  # an archive with code, which has the endings of torch's other files
@@ -150,7 +150,7 @@ def own_format(checkpoint: Checkpoint) -> str:
     return checkpoint.format if own else next(iter(written_formats()))
 
 
-def stays(checkpoint: Checkpoint) -> bool:
+def can_keep_format(checkpoint: Checkpoint) -> bool:
     """Tell whether ckpt writes a checkpoint in its own format, with code only while that code is in it."""
     name, has_code = checkpoint.format, checkpoint.traits.names_are_code
     return is_written(name) and (has_code or not traits_of(name).names_are_code)
@@ -159,13 +159,13 @@ def stays(checkpoint: Checkpoint) -> bool:
 def same_format(path: str, checkpoint: Checkpoint) -> str:
     """Return the format for a checkpoint whose content stays: its own, or the suffix's for several files."""
     name = checkpoint.format
-    if not stays(checkpoint) or (checkpoint.traits.is_folder and _contradicts(path, name)):
+    if not can_keep_format(checkpoint) or (checkpoint.traits.is_folder and _has_wrong_ending(path, name)):
         has_texts = bool(metadata_of(checkpoint.root))
         chosen = format_for(path, None, endings=ENDINGS[1:] if has_texts else ENDINGS)
         if traits_of(chosen).is_pickle and has_texts:
             raise _other_ending(path, "safetensors")
         return chosen
-    if _contradicts(path, name):
+    if _has_wrong_ending(path, name):
         raise _other_ending(path, name)
     return name
 
@@ -178,7 +178,7 @@ def _other_ending(path: str, name: str) -> UsageError:
     return UsageError(problem, path=path, hint=f"-o {other}; convert changes the format")
 
 
-def save(
+def save_checkpoint(
     checkpoint: Checkpoint,
     to: Target,
     format: str,
@@ -197,7 +197,7 @@ def save(
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
     drafted = _same_file(checkpoint, format) or writer_of(format).draft(checkpoint, limits)
-    with Audit() as audit, _writing(to, format, drafted.size, progress, checkpoint) as sink:
+    with Audit() as audit, _writing_target(to, format, drafted.size, progress, checkpoint) as sink:
         sink.audit = audit
         with about(checkpoint.path):
             drafted.write(sink)
@@ -209,7 +209,7 @@ def save(
             sink.complete()
         written = time.perf_counter()
         with about(to.path):
-            done = _checked(sink.path, checkpoint, format, limits, checks)
+            done = _run_checks(sink.path, checkpoint, format, limits, checks)
     result = SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
     return result._replace(
         overflowed=sink.overflowed, vanished=sink.vanished, warnings=tuple(sink.warnings), damaged=damaged
@@ -255,7 +255,7 @@ def _names_over(checkpoint: Checkpoint, damaged: Sequence[Checksum]) -> tuple[st
     )
 
 
-def _writing(
+def _writing_target(
     to: Target, format: str, size: int, progress: Progress | None, checkpoint: Checkpoint
 ) -> AbstractContextManager[Sink]:
     """Return the context that puts a file or a folder in place."""
@@ -263,10 +263,10 @@ def _writing(
     owns = written_format(format).owns
     if owns is not None:
         return io_target.writing_folder(to, size, owns, progress, sources=sources)
-    return io_target.writing(to, size, progress, sources=sources)
+    return io_target.writing_file(to, size, progress, sources=sources)
 
 
-def _checked(
+def _run_checks(
     path: str, planned: Checkpoint, format: str, limits: Limits, checks: dict[str, Check] | None
 ) -> list[tuple[str, float]]:
     """Run the checks of a file that is not yet in place: their names, and the seconds of each."""
@@ -288,7 +288,7 @@ def check_structure(format: str, limits: Limits) -> Check:
         except (WriteError, LimitError):
             raise
         except CkptError as error:
-            raise differs(f"it cannot be read back, {error.problem}") from None
+            raise difference_error(f"it cannot be read back, {error.problem}") from None
 
     return check
 
@@ -303,7 +303,7 @@ def check_weights_only(path: str, planned: Checkpoint) -> None:
     with open(path) as written:
         if written.weights_only or written.not_loadable:
             reasons = [refusal.reason for refusal in written.weights_only or ()]
-            raise differs(f"weights_only refuses {and_more(reasons, 3) or written.not_loadable}")
+            raise difference_error(f"weights_only refuses {and_more(reasons, 3) or written.not_loadable}")
 
 
 def check_bytes(path: str, planned: Checkpoint) -> None:
@@ -330,7 +330,7 @@ def save_shards(
     CkptError.
     """
     refuse_losses(checkpoint, SHARD_FORMAT)
-    parts = shards.split(checkpoint, shard_bytes)
+    parts = shards.split_checkpoint(checkpoint, shard_bytes)
     index, single = to(shards.index_name(stem)), to(f"{stem}.safetensors")
     if os.path.islink(index.path):
         hint = f"-o {quote(index.real)}"
@@ -340,7 +340,7 @@ def save_shards(
     replaced = (os.path.join(folder, name) for name in old.shards)
     _refuse_sources(checkpoint, (index.real, single.real, *replaced))
     if len(parts) == 1:
-        saved = save(
+        saved = save_checkpoint(
             checkpoint,
             single,
             SHARD_FORMAT,
@@ -350,7 +350,7 @@ def save_shards(
             keep_damaged=keep_damaged,
         )
         gone = (os.path.basename(index.real), *old.shards) if index.is_replacing else ()
-        return saved._replace(warnings=(*saved.warnings, *_cleared(folder, gone, old.stray)))
+        return saved._replace(warnings=(*saved.warnings, *_clear_replaced(folder, gone, old.stray)))
     start = time.perf_counter()
     for name in shards.shard_names(stem, len(parts)):
         to(name)  # of a set that is not to be replaced
@@ -365,16 +365,18 @@ def save_shards(
         with ExitStack() as stack:
             audit = stack.enter_context(Audit())
             # The context entered first is left last: so the index, which completes the checkpoint, comes last.
-            sinks.append(stack.enter_context(io_target.writing(index, listing.size, sources=sources)))
+            sinks.append(stack.enter_context(io_target.writing_file(index, listing.size, sources=sources)))
             listing.write(sinks[0])
             for part, drafted, target in zip(parts, drafts, targets, strict=True):
-                sink = stack.enter_context(io_target.writing(target, drafted.size, progress, sources=sources))
+                sink = stack.enter_context(
+                    io_target.writing_file(target, drafted.size, progress, sources=sources)
+                )
                 sinks.append(sink)
                 sink.audit = audit
                 drafted.write(sink)
                 sink.flush()
                 sink.complete()
-                for name, seconds in _checked(sink.path, part, SHARD_FORMAT, limits, checks):
+                for name, seconds in _run_checks(sink.path, part, SHARD_FORMAT, limits, checks):
                     done[name] = done.get(name, 0.0) + seconds
             _check_carried(checkpoint, audit, checks)
             damaged = damaged_in(checkpoint, audit, keep=keep_damaged)
@@ -383,14 +385,14 @@ def save_shards(
         if sinks and not (sinks[0].is_placed or sinks[0].is_kept):
             for sink, target in zip(sinks[1:], targets, strict=False):
                 if sink.is_placed:
-                    io_target.removed(target.real)
+                    io_target.remove_file(target.real)
         raise
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
     overflowed = sum(sink.overflowed for sink in sinks)
     gone = (*([os.path.basename(single.path)] if single.is_replacing else []), *old.shards)
     warnings = [line for sink in sinks for line in sink.warnings]
-    warnings += _cleared(folder, gone, old.stray)
+    warnings += _clear_replaced(folder, gone, old.stray)
     return SavedFile(
         index.path,
         "sharded",
@@ -435,9 +437,9 @@ def _refuse_sources(checkpoint: Checkpoint, paths: Iterable[str]) -> None:
             raise UsageError(problem, path=path, hint="-o in another folder")
 
 
-def _cleared(folder: str, gone: Sequence[str], stray: Sequence[str]) -> list[str]:
+def _clear_replaced(folder: str, gone: Sequence[str], stray: Sequence[str]) -> list[str]:
     """Remove what a set took the place of. What failed, and what stays though no index names it, one line each."""
-    problems = io_target.cleared(folder, gone) if gone else []
+    problems = io_target.clear_files(folder, gone) if gone else []
     if stray:
         listed = and_more([show(name, 80) for name in stray], 3)
         problems.append(f"no index names {listed}, left over from a run that was killed?")
@@ -457,7 +459,7 @@ def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None 
     start = time.perf_counter()
     content, validity = appender.append(checkpoint, limits)
     checked = time.perf_counter()
-    with inplace.appending(source, progress) as sink:
+    with inplace.appending_sink(source, progress) as sink:
         sink.write(content)
         sink.sync()  # the content must be on the disk before the bytes that make it valid
         sink.write(validity)
@@ -474,7 +476,7 @@ def can_relist(checkpoint: Checkpoint) -> bool:
     return relister is not None and not is_url(checkpoint.path) and relister.listing(checkpoint) is not None
 
 
-def relist(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
+def relist_items(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
     """Give the items of a checkpoint in a folder other names: the file that lists them is replaced, data files stay.
 
     An item whose content changes goes to a new file, which is in place before the list. Our own reader reads the new
@@ -491,7 +493,7 @@ def relist(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
     refuse_losses(checkpoint, checkpoint.format)
     start = time.perf_counter()
     folder = os.path.dirname(source.name) or os.curdir
-    with inplace.held(source.name, to_change=True):
+    with inplace.locked_file(source.name, to_change=True):
         checkpoint.check_unchanged()
         plan = relister.relisting(checkpoint, locate(folder).names(), limits)
         to = io_target.target(source.name, force=True)
@@ -499,9 +501,9 @@ def relist(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
         placed: list[str] = []
         sink: Sink | None = None
         try:
-            with io_target.writing(to, len(plan.content), sources=sources) as sink:
+            with io_target.writing_file(to, len(plan.content), sources=sources) as sink:
                 for name, drafted in plan.files:
-                    placed.append(_placed(os.path.join(folder, name), drafted, sources))
+                    placed.append(_write_file(os.path.join(folder, name), drafted, sources))
                 sink.write(plan.content)
                 sink.flush()
                 checked = time.perf_counter()
@@ -512,7 +514,7 @@ def relist(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
         except BaseException:
             if sink is None or not (sink.is_placed or sink.is_kept):
                 for path in placed:
-                    io_target.removed(path)
+                    io_target.remove_file(path)
             raise
     size = len(plan.content) + sum(drafted.size for _, drafted in plan.files)
     warnings = [*sink.warnings, *filter(None, [to.warning])]
@@ -531,9 +533,9 @@ def relist(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
     )
 
 
-def _placed(path: str, drafted: Draft, sources: Sequence[Source]) -> str:
+def _write_file(path: str, drafted: Draft, sources: Sequence[Source]) -> str:
     """Write a new file. Return its path."""
-    with io_target.writing(io_target.target(path, force=False), drafted.size, sources=sources) as sink:
+    with io_target.writing_file(io_target.target(path, force=False), drafted.size, sources=sources) as sink:
         drafted.write(sink)
     return path
 
@@ -546,7 +548,7 @@ def _check_list(folder: Location, planned: Checkpoint, limits: Limits) -> None:
     except (WriteError, LimitError):
         raise
     except CkptError as error:
-        raise differs(f"it cannot be read back, {error.problem}") from None
+        raise difference_error(f"it cannot be read back, {error.problem}") from None
 
 
 class Undone(NamedTuple):
@@ -557,12 +559,12 @@ class Undone(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def undo(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
+def undo_rewrite(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
     """Cut a file back to the whole archive before its last in-place rewrite, complete or torn. Raises CkptError.
 
     Our own reader reads that archive first. Raises NoRewriteError when there is none.
     """
-    with inplace.held(path, to_change=not dry_run) as held:
+    with inplace.locked_file(path, to_change=not dry_run) as held:
         size = held.source.size
         appenders = [appender for name in written_formats() if (appender := appender_of(name)) is not None]
         ends = (appender.end_before(held.source, limits) for appender in appenders)

@@ -16,7 +16,7 @@ from ckpt.model.names import Path
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple, dataclass
 from ckpt.model.tensors import Storage, Tensor, TensorRef, parts_of
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 Role = Literal["parameter", "buffer"]
 
@@ -345,7 +345,7 @@ class Checkpoint:
     """
 
     def __repr__(self) -> str:
-        return f"<Checkpoint {show(self.path)}: {self.format}, {plural(len(self.tensors), 'tensor')}>"
+        return f"<Checkpoint {show(self.path)}: {self.format}, {counted_noun(len(self.tensors), 'tensor')}>"
 
     path: str
     format: str

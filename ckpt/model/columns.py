@@ -180,7 +180,7 @@ def looks(rows: Sequence[R]) -> Sequence[R]:
 # --- columns of numbers in bytes --------------------------------------------------------------------------------------
 
 
-def packed(column: array[int]) -> bytes:
+def pack_numbers(column: array[int]) -> bytes:
     """The bytes of each number, the lowest first."""
     if sys.byteorder == "big":
         column = array(column.typecode, column)
@@ -188,7 +188,7 @@ def packed(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def unpacked(code: str, raw: bytes | bytearray) -> array[int]:
+def unpack_numbers(code: str, raw: bytes | bytearray) -> array[int]:
     """The numbers whose bytes these are, the lowest first."""
     column = array(code, bytes(raw))
     if sys.byteorder == "big":
@@ -196,7 +196,7 @@ def unpacked(code: str, raw: bytes | bytearray) -> array[int]:
     return column
 
 
-def field(data: bytes, offset: int, width: int, stride: int) -> bytes:
+def field_bytes(data: bytes, offset: int, width: int, stride: int) -> bytes:
     """So many bytes at an offset of each `stride` bytes, one behind the other."""
     fields = bytearray(len(data) // stride * width)
     for byte in range(width):

@@ -49,7 +49,7 @@ class CkptError(Exception):
         """The command that leads around it, to be planned before the hint names it: `("plain",)`, or its words."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (type(self), self.args, self.__dict__)
+        return _rebuild_error, (type(self), self.args, self.__dict__)
 
     @property
     def advice(self) -> str:
@@ -93,7 +93,7 @@ def lines_in_notebook(error: BaseException) -> list[str]:
     return [*frames.splitlines(), f"{type(error).__name__}: {text}"]
 
 
-def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:
+def _rebuild_error(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:
     """An error that comes from another process, whatever its class takes."""
     error = kind.__new__(kind, *args)
     error.args = args

@@ -71,7 +71,7 @@ class Limits(NamedTuple):
             name, _, value = setting.partition("=")
             if name not in fields:
                 raise UsageError(f"no limit called {name}", hint="limits: " + " ".join(fields))
-            changes[fields[name]] = _number(setting, value)
+            changes[fields[name]] = _parse_limit(setting, value)
         return self._replace(**changes)
 
 
@@ -162,7 +162,7 @@ def number_of(value: str) -> int | None:
     return int(digits) * factor
 
 
-def _number(setting: str, value: str) -> int:
+def _parse_limit(setting: str, value: str) -> int:
     number = number_of(value)
     if number is None:
         raise UsageError(f"--limit {setting}: not a number", hint="as in pickle-bytes=1GiB")

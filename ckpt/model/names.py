@@ -11,7 +11,7 @@ from functools import cached_property
 
 from ckpt.model.errors import UsageError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import TEXT_LIMIT, pasted, show
+from ckpt.model.text import TEXT_LIMIT, shell_word, show
 
 Key = str | int
 """One step of a path. Keys of other types become a `NamedKey`."""
@@ -47,19 +47,19 @@ class LazyPattern:
         self._text = text
 
     @cached_property
-    def _compiled(self) -> re.Pattern[str]:
+    def _compiled_pattern(self) -> re.Pattern[str]:
         return re.compile(self._text)
 
     def fullmatch(self, text: str) -> re.Match[str] | None:
         """The match of the whole text, or None."""
-        return self._compiled.fullmatch(text)
+        return self._compiled_pattern.fullmatch(text)
 
     def search(self, text: str) -> re.Match[str] | None:
         """The first match anywhere in the text, or None."""
-        return self._compiled.search(text)
+        return self._compiled_pattern.search(text)
 
 
-def dotted(path: Sequence[Key]) -> str:
+def dotted_name(path: Sequence[Key]) -> str:
     """The name of a path: its keys joined with dots. Two paths may share one name."""
     return ".".join([key if type(key) is str else str(key) for key in path])
 
@@ -78,7 +78,7 @@ class Block(NamedTuple):
 _BEGIN = re.compile(r"(?:[^.]*\.)*?[0-9]{1,9}\.")
 
 
-def blocks(names: Sequence[str]) -> list[Block]:
+def name_blocks(names: Sequence[str]) -> list[Block]:
     """The blocks of a list of names, in order. A model repeats its layers, so many of them are alike inside."""
     result: list[Block] = []
     begin, first = "", 0
@@ -98,7 +98,7 @@ ROOT = "."
 """The name of the root of a checkpoint, as a person types it."""
 
 
-def natural(text: str) -> tuple[tuple[int, int | str], ...]:
+def natural_sort_key(text: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key that puts `layers.2` before `layers.10`, and `lr0.005` before `lr0.05`. Each text has its own."""
     parts = _NUMBERS.split(text)  # every second one is a number
     key: list[tuple[int, int | str]] = [
@@ -114,8 +114,8 @@ class Globs:
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         self._patterns = tuple(include)
-        self._include = _union(include)
-        self._exclude = _union(exclude)
+        self._include = _union_pattern(include)
+        self._exclude = _union_pattern(exclude)
 
     def __bool__(self) -> bool:
         return self._include is not None or self._exclude is not None
@@ -130,7 +130,7 @@ class Globs:
         """The error where none of the names matches, with what would match instead."""
         for pattern in self._patterns:
             wider = f"*{pattern.strip('*')}*"
-            word = pasted(wider)
+            word = shell_word(wider)
             if wider != pattern and word is not None and Globs([wider]).match(*names):
                 return UsageError("no tensor matches", path=path, hint=f"--include {word}")
         listed = ", ".join(show(name, 60) for name in names[:3])
@@ -141,7 +141,7 @@ class Globs:
         return UsageError("no tensor matches", path=path, hint=hint)
 
 
-def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:
+def _union_pattern(patterns: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(translate, patterns))) if patterns else None
 
 
@@ -153,7 +153,7 @@ def names_above(name: str) -> Iterator[str]:
         yield name
 
 
-def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names most like `name`, best first: those that end with it, then those with a similar end."""
     pool = list(dict.fromkeys(names))
     matches = [other for other in pool if other.endswith(f".{name}")]
@@ -172,7 +172,7 @@ def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     return list(dict.fromkeys(matches))[:count]
 
 
-def endings(paths: Iterable[str]) -> dict[str, int]:
+def count_endings(paths: Iterable[str]) -> dict[str, int]:
     """Count the paths with each ending, most first. The empty ending counts names without one."""
     counts = Counter(os.path.splitext(os.path.basename(path).lower())[1] for path in paths)
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
@@ -190,7 +190,7 @@ _LONG = 40
 """Characters of one token that a label shows whole, where others of its column begin or end alike."""
 
 
-def labels(names: Sequence[str]) -> list[str]:
+def short_labels(names: Sequence[str]) -> list[str]:
     """Return a short label for each name of a set: what tells it apart from the others, in the order of the name.
 
     Of `RFB-Epoch-100-Loss-2.71.pth` and its like the labels are `Epoch-100`, of `a/model.pth` and `b/model.pth`
@@ -200,21 +200,21 @@ def labels(names: Sequence[str]) -> list[str]:
     if len(unique) < 2:
         return list(names)
     kinds: dict[tuple[str, ...], list[int]] = {}
-    split = [_tokens(name) for name in unique]
+    split = [_split_tokens(name) for name in unique]
     for index, tokens in enumerate(split):
         kinds.setdefault(tuple(tokens[1::2]), []).append(index)
     shown = [""] * len(unique)
     several = sum(len(indices) > 1 for indices in kinds.values()) > 1
-    alike = _alike(split)
+    alike = _count_shared_tokens(split)
     for indices in kinds.values():
         begin = alike if several else None
         texts = _told_apart([split[index] for index in indices], begin)
         for index, text in zip(indices, texts, strict=True):
             shown[index] = text
-    ending = _ending(unique)
+    ending = _common_ending(unique)
     whole = dict(zip(unique, unique, strict=True))
     if len(kinds) > 1:
-        root = _folder(unique)
+        root = _common_folder(unique)
         whole = {name: name.removeprefix(root).removesuffix(ending) or name for name in unique}
         crowded = {folder for folder, count in Counter(map(os.path.dirname, unique)).items() if count > 1}
         shown = [
@@ -237,10 +237,14 @@ def labels(names: Sequence[str]) -> list[str]:
 def are_series(names: Sequence[str]) -> bool:
     """Tell whether names in one folder differ by their numbers alone: `step_100.pt`, `step_200.pt`."""
     folders = {os.path.dirname(name) for name in names}
-    return len(names) > 1 and len(folders) == 1 and len({tuple(_tokens(name)[1::2]) for name in names}) == 1
+    return (
+        len(names) > 1
+        and len(folders) == 1
+        and len({tuple(_split_tokens(name)[1::2]) for name in names}) == 1
+    )
 
 
-def _folder(names: Sequence[str]) -> str:
+def _common_folder(names: Sequence[str]) -> str:
     """Return the folder that all names begin with, with its slash, or nothing."""
     first, last = min(names), max(names)
     pairs = enumerate(zip(first, last, strict=False))
@@ -255,18 +259,18 @@ def _is_folder(label: str, name: str) -> bool:
 
 def pattern(names: Sequence[str]) -> str:
     """Return what names have in common, with `*` for what differs: `RFB-Epoch-*-Loss-*.pth`."""
-    split = [_tokens(name) for name in names]
+    split = [_split_tokens(name) for name in names]
     if len({tuple(tokens[1::2]) for tokens in split}) == 1:
         columns = [column[0] if len(set(column)) == 1 else "*" for column in zip(*split, strict=True)]
         return re.sub(r"\*{2,}", "*", "".join(columns))
     if not split:
         return "*"
-    begin = _alike(split)
-    end = min(_alike([tokens[::-1] for tokens in split]), min(map(len, split)) - begin)
+    begin = _count_shared_tokens(split)
+    end = min(_count_shared_tokens([tokens[::-1] for tokens in split]), min(map(len, split)) - begin)
     return f"{''.join(split[0][:begin])}*{''.join(split[0][len(split[0]) - end :])}"
 
 
-def _tokens(name: str) -> list[str]:
+def _split_tokens(name: str) -> list[str]:
     """Split a name into tokens, each second of them the mark between two. `epoch12` is a word and a number."""
     parts = re.split(_MARKS, name)
     tokens: list[str] = []
@@ -276,13 +280,13 @@ def _tokens(name: str) -> list[str]:
     return tokens
 
 
-def _alike(split: Sequence[Sequence[str]]) -> int:
+def _count_shared_tokens(split: Sequence[Sequence[str]]) -> int:
     """Count the tokens with which all names begin, up to the last mark; or end, where their tokens are turned."""
-    count = _shared([*map(list, split)])
+    count = _shared_prefix_length([*map(list, split)])
     return count - count % 2
 
 
-def _ending(names: Sequence[str]) -> str:
+def _common_ending(names: Sequence[str]) -> str:
     """Return the ending that all names have, such as `.pth`, or nothing."""
     found = {os.path.splitext(name)[1] for name in names}
     return found.pop() if len(found) == 1 else ""
@@ -293,19 +297,19 @@ def _told_apart(split: Sequence[Sequence[str]], begin: int | None) -> list[str]:
     if len(split) == 1:
         return ["".join(split[0])]  # a part of a name that has no like may mean anything
     columns = list(zip(*split, strict=True))
-    chosen = _chosen(columns, len(split))
+    chosen = _choose_columns(columns, len(split))
     if chosen == [len(columns) - 1] and columns[chosen[0] - 1][0] == ".":
         return ["".join(tokens) for tokens in split]  # an ending alone says little
     spans: list[list[int]] = []
     for index in chosen:
-        first = _begin(columns, index)
+        first = _label_start_column(columns, index)
         if spans and first <= spans[-1][1] + 2:
             spans[-1][1] = index
         else:
             spans.append([first, index])
     if begin is not None:
         spans[0][0] = begin
-    texts = {index: _shorter(columns[index]) for index in chosen}
+    texts = {index: _shorten_tokens(columns[index]) for index in chosen}
     return [
         "…".join(
             "".join(texts[at][row] if at in texts else columns[at][row] for at in range(first, last + 1))
@@ -315,7 +319,7 @@ def _told_apart(split: Sequence[Sequence[str]], begin: int | None) -> list[str]:
     ]
 
 
-def _chosen(columns: Sequence[Sequence[str]], count: int) -> list[int]:
+def _choose_columns(columns: Sequence[Sequence[str]], count: int) -> list[int]:
     """Return the columns that tell `count` names apart: a counter alone, or the first ones that do together."""
     varying = [index for index in range(0, len(columns), 2) if len(set(columns[index])) > 1]
     for index in varying:
@@ -333,7 +337,7 @@ def _chosen(columns: Sequence[Sequence[str]], count: int) -> list[int]:
     return varying
 
 
-def _begin(columns: Sequence[Sequence[str]], index: int) -> int:
+def _label_start_column(columns: Sequence[Sequence[str]], index: int) -> int:
     """Return the column with which the label of a difference begins: a word that says what is counted, or the whole date."""
     if _is_counted(columns, index):
         return index - 2
@@ -349,19 +353,19 @@ def _is_counted(columns: Sequence[Sequence[str]], index: int) -> bool:
     return any(text[:1].isdigit() for text in columns[index])
 
 
-def _shorter(texts: Sequence[str]) -> list[str]:
+def _shorten_tokens(texts: Sequence[str]) -> list[str]:
     """Return the tokens of a column, long ones without what all of them begin and end with."""
     if max(map(len, texts)) <= _LONG:
         return list(texts)
-    begin = _shared(texts)
-    end = _shared([text[begin:][::-1] for text in texts])
+    begin = _shared_prefix_length(texts)
+    end = _shared_prefix_length([text[begin:][::-1] for text in texts])
     inner = [text[begin : len(text) - end] for text in texts]
     if not all(inner):
         return list(texts)
     return [("…" if begin else "") + text + ("…" if end else "") for text in inner]
 
 
-def _shared(texts: Sequence[str] | Sequence[list[str]]) -> int:
+def _shared_prefix_length(texts: Sequence[str] | Sequence[list[str]]) -> int:
     """Count the characters, or the tokens, with which all texts begin."""
     first, last = min(texts), max(texts)
     return next(

@@ -48,10 +48,10 @@ class Dict:
     def set(self, keys: Sequence[Node], values: Sequence[Node]) -> None:
         """Add keys with their values, as SETITEMS does. Values in a column stay in it."""
         self.keys += keys
-        self.values = _joined(self.values, values)
+        self.values = _join_nodes(self.values, values)
 
 
-def _joined(before: Sequence[Node], values: Sequence[Node]) -> Sequence[Node]:
+def _join_nodes(before: Sequence[Node], values: Sequence[Node]) -> Sequence[Node]:
     """The values before and these. What came before may grow."""
     if type(before) is list and not isinstance(values, Column):
         before += values
@@ -164,7 +164,7 @@ class Opaque:
             self.keys += keys
         else:
             self.keys = list(keys)
-        self.values = _joined(self.values, values)
+        self.values = _join_nodes(self.values, values)
 
     def build(self, state: Node) -> None:
         """Add a state, as BUILD does."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Reversible, Sequence
 from functools import lru_cache
 from typing import Protocol
 
-from ckpt.bytes.far import Reading, foreseen_at_once
+from ckpt.bytes.far import Reading, reading_ahead_at_once
 from ckpt.bytes.source import Source
 from ckpt.model.errors import DamagedDataError
 from ckpt.model.rows import NamedTuple
@@ -253,7 +253,7 @@ class Range(NamedTuple):
         if start < end <= start + BLOCK:
             yield self.source.read(self.offset + start, end - start)
             return
-        with foreseen_at_once(self.list_readings(start, end)):
+        with reading_ahead_at_once(self.list_readings(start, end)):
             for position in range(start, end, BLOCK):
                 yield self.source.read(self.offset + position, min(BLOCK, end - position))
 
@@ -404,7 +404,7 @@ class Patched(BasePlace):
         self.nbytes = nbytes
         self.pieces = tuple(pieces) if isinstance(pieces, list) else pieces
 
-    def _layers(self) -> Iterator[Place]:
+    def _list_layers(self) -> Iterator[Place]:
         """Yield all places that it consists of, the last piece first."""
         for _, piece in reversed(self.pieces):
             yield piece
@@ -413,10 +413,10 @@ class Patched(BasePlace):
 
     @property
     def can_seek(self) -> bool:
-        return all(layer.can_seek for layer in self._layers())
+        return all(layer.can_seek for layer in self._list_layers())
 
     def list_sources(self) -> Iterator[Source]:
-        for layer in self._layers():
+        for layer in self._list_layers():
             yield from layer.list_sources()
 
     def list_readings(self, first: int, last: int) -> Iterator[Reading]:

@@ -149,7 +149,7 @@ def is_same_view(tensor: object, other: object) -> bool:
     return type(tensor) is TensorRef and type(other) is TensorRef and tensor.view == other.view
 
 
-def overlapping(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
+def overlapping_groups(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
     """Views of one storage that have elements, those together whose extents overlap, in the order of their first bytes."""
     groups: list[list[TensorRef]] = []
     end = 0
@@ -168,7 +168,7 @@ def moved(ref: TensorRef, storage: Storage, offset: int, stride: tuple[int, ...]
     return ref._replace(storage=storage, offset=offset, stride=stride, extent=extent)
 
 
-def dense(ref: TensorRef) -> TensorRef:
+def unexpanded_view(ref: TensorRef) -> TensorRef:
     """The view without the dimensions that show the same elements again, as `expand` makes them."""
     if 0 not in ref.stride:
         return ref
@@ -322,7 +322,7 @@ def sharding_of(tensor: Tensor) -> Sharding | None:
     return Sharding(prod(grid), tuple(dim for dim, cuts in enumerate(grid) if cuts > 1))
 
 
-def unwrapped(tensor: Tensor) -> Tensor:
+def unwrap_dtensor(tensor: Tensor) -> Tensor:
     """The elements of a DTensor of which its rank holds all, as a strided tensor. Any other tensor is itself."""
     if isinstance(tensor, TensorRef) or tensor.piece is None or tensor.piece.is_cut or len(tensor.parts) != 1:
         return tensor

@@ -55,8 +55,8 @@ _MARKS = str.maketrans(dict.fromkeys(STAND_INS, ""))
 def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
     """`text` as one line that is safe on a terminal: unprintable characters escaped, cut at `limit`."""
     if limit is not None and len(text) > limit:
-        return f"{_escaped(text[: limit - 1])}…"
-    return _escaped(text)
+        return f"{_escape_text(text[: limit - 1])}…"
+    return _escape_text(text)
 
 
 def shown_apart(texts: Sequence[str]) -> list[str]:
@@ -75,7 +75,9 @@ def shown_apart(texts: Sequence[str]) -> list[str]:
             marks = {twin: "".join(filter(combining, twin)) for twin in twins}
             is_enough = len(set(marks.values())) == len(twins)
             shown[index] = "".join(
-                _code(char) if combining(char) or not (is_enough or char.isascii()) else _escaped(char)
+                _escape_code(char)
+                if combining(char) or not (is_enough or char.isascii())
+                else _escape_text(char)
                 for char in text
             )
     return shown
@@ -85,7 +87,7 @@ def show_literal(text: str) -> str:
     """Like `show`, for text that already holds Python literals: backslashes stay as they are."""
     if _is_safe(text):
         return text
-    return re.sub(_UNPRINTABLE, lambda match: "\\" if match[0] == "\\" else _escape(match), text)
+    return re.sub(_UNPRINTABLE, lambda match: "\\" if match[0] == "\\" else _escape_match(match), text)
 
 
 def show_line(line: str) -> str:
@@ -99,7 +101,7 @@ def show_line(line: str) -> str:
 _WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
-def pasted(text: str) -> str | None:
+def shell_word(text: str) -> str | None:
     """Return a text as one word of a shell's command line, to be pasted, or None.
 
     None means that no command line can hold it. What `show_line` would change is written as `$'\\...'`, which
@@ -121,15 +123,15 @@ def pasted(text: str) -> str | None:
 
 
 def pasted_path(path: str) -> str | None:
-    """As `pasted`, for a path: one that begins with a dash is no option."""
-    return pasted(f"./{path}" if path.startswith("-") else path)
+    """As `shell_word`, for a path: one that begins with a dash is no option."""
+    return shell_word(f"./{path}" if path.startswith("-") else path)
 
 
 def show_cell(text: str, *, name: bool = False) -> str:
     """A cell of TSV, already safe, that no spreadsheet takes for a formula. A number stays, but not as a name."""
     if not re.match(FORMULA, text) or (not name and re.fullmatch(_NUMBER, text)):
         return text
-    return f"{_code(text[0])}{text[1:]}"
+    return f"{_escape_code(text[0])}{text[1:]}"
 
 
 def is_plain(text: str) -> bool:
@@ -145,22 +147,22 @@ def _is_safe(text: str) -> bool:
     return text.isprintable() and (text.isascii() or text.translate(_MARKS).isascii())
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     if is_plain(text):
         return text
-    return re.sub(_UNPRINTABLE, _escape, text)
+    return re.sub(_UNPRINTABLE, _escape_match, text)
 
 
-def _escape(match: re.Match[str]) -> str:
-    return _SHORT.get(match[0]) or _code(match[0])
+def _escape_match(match: re.Match[str]) -> str:
+    return _SHORT.get(match[0]) or _escape_code(match[0])
 
 
-def _code(char: str) -> str:
+def _escape_code(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def braced(names: Sequence[str]) -> list[str]:
+def brace_siblings(names: Sequence[str]) -> list[str]:
     """Names with consecutive siblings in braces: `fc.weight`, `fc.bias` -> `fc.{weight,bias}`."""
     groups: list[tuple[str, list[str]]] = []
     for name in names:
@@ -195,7 +197,7 @@ _MOST_FOLDED = 5000
 """Names that are compared for what they have in common."""
 
 
-def alike(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ...]]]:
+def merge_alike_rows(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ...]]]:
     """Merge the rows of one look whose dotted names differ in one part into one row.
 
     Numbers become ranges, other parts braces: `layers.0-5.self_attn.{q,k,v,o}_proj.weight`. A row is its name and the
@@ -207,14 +209,14 @@ def alike(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ..
     depth = max((len(parts) for parts, _, _ in groups), default=0)
     for numbers in (True, False):
         for position in reversed(range(depth)):
-            groups = _met(groups, position, numbers)
+            groups = _merge_groups(groups, position, numbers)
     return [(".".join(parts), indices) for parts, _, indices in groups]
 
 
 _Group = tuple[tuple[str, ...], Hashable, tuple[int, ...]]
 
 
-def _met(groups: list[_Group], position: int, numbers: bool) -> list[_Group]:
+def _merge_groups(groups: list[_Group], position: int, numbers: bool) -> list[_Group]:
     """Groups that differ in the part `position` alone, as one: in their number, or in a word that stands for itself yet."""
     met: dict[Hashable, list[_Group]] = {}
     for group in groups:
@@ -292,7 +294,7 @@ def size_text(nbytes: int) -> str:
     while value >= 999.5 and unit < 6:
         value /= 1024
         unit += 1
-    return f"{_three(value)} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[unit]}"
+    return f"{_three_digits(value)} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[unit]}"
 
 
 def count_text(count: int) -> str:
@@ -303,14 +305,14 @@ def count_text(count: int) -> str:
     while value >= 999.5 and unit < 5:
         value /= 1000
         unit += 1
-    return f"{_three(value)} {('', 'K', 'M', 'B', 'T', 'Q')[unit]}"
+    return f"{_three_digits(value)} {('', 'K', 'M', 'B', 'T', 'Q')[unit]}"
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
-def plural(count: int, noun: str) -> str:
+def counted_noun(count: int, noun: str) -> str:
     """`1 tensor`, `2 tensors`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -326,19 +328,19 @@ def show_name(name: str, limit: int = 80) -> str:
     return show(name, limit) or "(the root)"
 
 
-def listed(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
+def show_names(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
     """Names from a file in one line, made safe: the first of them, and how many more there are."""
     return and_more([show_name(name, limit) for name in names], count)
 
 
 def places_text(places: Sequence[str], count: int = 4) -> str:
-    """As `listed`, for places in a checkpoint, where no name is its root."""
-    return listed([place or "the root" for place in places], count)
+    """As `show_names`, for places in a checkpoint, where no name is its root."""
+    return show_names([place or "the root" for place in places], count)
 
 
-def folded(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
-    """As `listed`, with siblings in braces and layers as ranges: `layers.0-11.bias ×12, fc.{weight,bias} and 3 more`."""
-    rows = alike([(name, None) for name in names[:_MOST_FOLDED]])
+def show_folded_names(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
+    """As `show_names`, with siblings in braces and layers as ranges: `layers.0-11.bias ×12, fc.{weight,bias} and 3 more`."""
+    rows = merge_alike_rows([(name, None) for name in names[:_MOST_FOLDED]])
     texts: list[str] = []
     for name, indices in rows[:count]:
         is_plain_list = len(indices) == name.count(",") + 1
@@ -355,7 +357,7 @@ def _without_middle(name: str, limit: int) -> str:
     return f"{show(name[: limit - 1 - tail], None)}…{show(name[-tail:], None)}"
 
 
-def percent(part: int, whole: int) -> str:
+def percent_text(part: int, whole: int) -> str:
     """A share that says 100 % only for all, and 0 % only for nothing."""
     if part == whole:
         return "100 %" if whole else "0 %"

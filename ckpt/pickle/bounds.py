@@ -184,8 +184,8 @@ class Bounds:
 
 def _excess_of_coordinates(indices: TensorRef, shape: tuple[int, ...]) -> str | None:
     for row, size in enumerate(shape[: indices.shape[0]]):
-        for numbers in _runs(_row(indices, row)):
-            wrong = _outside(numbers, 0, size - 1)
+        for numbers in _number_runs(_matrix_row(indices, row)):
+            wrong = _number_outside(numbers, 0, size - 1)
             if wrong is not None:
                 return f"the index {wrong:,} in a dimension of {size:,}"
     return None
@@ -196,13 +196,13 @@ def _excess_of_compressed(tensor: Composite, parts: Mapping[str, TensorRef]) -> 
     batch = len(compressed.shape) - 1
     _, width = _counts_of(tensor.layout, values, batch, tensor.shape)
     count = values.shape[batch]
-    for row in _rows(compressed):
+    for row in _iterate_rows(compressed):
         wrong = _odd_steps(row, 0, count, is_whole=True)
         if wrong is not None:
             return f"the place {wrong:,} among {count:,} values"
-    for row in _rows(plain):
-        for numbers in _runs(row):
-            wrong = _outside(numbers, 0, width - 1)
+    for row in _iterate_rows(plain):
+        for numbers in _number_runs(row):
+            wrong = _number_outside(numbers, 0, width - 1)
             if wrong is not None:
                 return f"the index {wrong:,} in a dimension of {width:,}"
     return None
@@ -217,10 +217,10 @@ def _excess_of_jagged(parts: Mapping[str, TensorRef], size: int) -> str | None:
     step = min(_step_of(offsets), _step_of(lengths))
     for first in range(0, lengths.numel, step):
         last = min(first + step, lengths.numel)
-        starts, counts = (_numbers(_part(row, first, last)) for row in (offsets, lengths))
+        starts, counts = (_read_numbers(_row_part(row, first, last)) for row in (offsets, lengths))
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         for numbers in (starts, counts, ends):
-            wrong = _outside(numbers, 0, size)
+            wrong = _number_outside(numbers, 0, size)
             if wrong is not None:
                 return f"a row that ends at {wrong:,} of {size:,} values"
     return None
@@ -237,9 +237,10 @@ def _excess_of_rows(parts: Mapping[str, TensorRef]) -> str | None:
     step = max(1, _RUN // max(width, 1))
     for first in range(0, offsets.numel, step):
         last = min(first + step, offsets.numel)
-        starts = _numbers(_part(offsets, first, last))
+        starts = _read_numbers(_row_part(offsets, first, last))
         size, stride = (
-            _numbers(_part(_flat(part), first * width, last * width)) for part in (sizes, strides)
+            _read_numbers(_row_part(_flat_row(part), first * width, last * width))
+            for part in (sizes, strides)
         )
         for row, start in enumerate(starts):
             inner = slice(row * width, (row + 1) * width)
@@ -267,8 +268,8 @@ def _odd_steps(row: TensorRef, low: int, high: int, *, is_whole: bool) -> int | 
     With `is_whole` the row begins and ends with the limits.
     """
     before = low
-    for place, numbers in enumerate(_runs(row)):
-        wrong = _outside(numbers, low, high)
+    for place, numbers in enumerate(_number_runs(row)):
+        wrong = _number_outside(numbers, low, high)
         if wrong is not None:
             return wrong
         if numbers[0] < before or sorted(numbers) != numbers:  # sorting what is in order takes one look
@@ -279,7 +280,7 @@ def _odd_steps(row: TensorRef, low: int, high: int, *, is_whole: bool) -> int | 
     return before if is_whole and row.numel and before != high else None
 
 
-def _outside(numbers: Sequence[int], low: int, high: int) -> int | None:
+def _number_outside(numbers: Sequence[int], low: int, high: int) -> int | None:
     """Return a number outside of the limits, or None."""
     if not numbers:
         return None
@@ -287,7 +288,7 @@ def _outside(numbers: Sequence[int], low: int, high: int) -> int | None:
     return least if least < low else most if most > high else None
 
 
-def _rows(ref: TensorRef) -> Iterator[TensorRef]:
+def _iterate_rows(ref: TensorRef) -> Iterator[TensorRef]:
     """Yield the rows of a tensor: views of its last dimension. Dimensions that show the same rows again are left out."""
     kept = [axis for axis in range(len(ref.shape) - 1) if ref.stride[axis] or not ref.shape[axis]]
     for place in product(*(range(ref.shape[axis]) for axis in kept)):
@@ -295,26 +296,26 @@ def _rows(ref: TensorRef) -> Iterator[TensorRef]:
         yield tensor_ref(ref.storage, ref.dtype, ref.shape[-1:], ref.stride[-1:], offset)
 
 
-def _row(matrix: TensorRef, number: int) -> TensorRef:
+def _matrix_row(matrix: TensorRef, number: int) -> TensorRef:
     offset = matrix.offset + number * matrix.stride[0]
     return tensor_ref(matrix.storage, matrix.dtype, matrix.shape[1:], matrix.stride[1:], offset)
 
 
-def _flat(ref: TensorRef) -> TensorRef:
+def _flat_row(ref: TensorRef) -> TensorRef:
     """The elements of a contiguous tensor as a row."""
     return tensor_ref(ref.storage, ref.dtype, (ref.numel,), (1,), ref.offset)
 
 
-def _part(row: TensorRef, first: int, last: int) -> TensorRef:
+def _row_part(row: TensorRef, first: int, last: int) -> TensorRef:
     offset = row.offset + first * row.stride[0]
     return tensor_ref(row.storage, row.dtype, (last - first,), row.stride, offset)
 
 
-def _runs(row: TensorRef) -> Iterator[list[int]]:
+def _number_runs(row: TensorRef) -> Iterator[list[int]]:
     """Yield the numbers of a row in runs, so that few bytes of the storage are read at once."""
     (count,), step = row.shape, _step_of(row)
     for first in range(0, count, step):
-        yield _numbers(_part(row, first, min(first + step, count)))
+        yield _read_numbers(_row_part(row, first, min(first + step, count)))
 
 
 def _step_of(row: TensorRef) -> int:
@@ -323,7 +324,7 @@ def _step_of(row: TensorRef) -> int:
     return max(1, min(_RUN, _SPAN // width))
 
 
-def _numbers(row: TensorRef) -> list[int]:
+def _read_numbers(row: TensorRef) -> list[int]:
     """The numbers of a row. numpy is not loaded for them: inspecting a file never does."""
     from ckpt.elements.blocks import elements  # here: few files have such tensors
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ckpt.model.names import Path
 from ckpt.model.nodes import Dict, Node, Opaque
 from ckpt.pickle.edit import EditInPlace
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 
@@ -29,12 +29,12 @@ class Branches:
         branch = self._root
         for key in path[:-1]:
             below = self._below_of(branch)
-            if key not in below and not self._grow(branch, key):
+            if key not in below and not self._grow_dict(branch, key):
                 return False
             branch = below[key]
             if id(branch) in self._put:
                 return False
-        if path[-1] in self._below_of(branch) or not self._set(branch, path[-1], node):
+        if path[-1] in self._below_of(branch) or not self._set_node(branch, path[-1], node):
             return False
         if isinstance(node, (Dict, Opaque)):
             self._put.add(id(node))
@@ -54,12 +54,12 @@ class Branches:
         """The tree, with a list for each dict that was made and has the positions of one as its keys."""
         return with_lists(self._root, self._grown)
 
-    def _grow(self, branch: Node, key: str | int) -> bool:
+    def _grow_dict(self, branch: Node, key: str | int) -> bool:
         inner = Dict()
         self._grown.add(id(inner))
-        return self._set(branch, key, inner)
+        return self._set_node(branch, key, inner)
 
-    def _set(self, branch: Node, key: str | int, node: Node) -> bool:
+    def _set_node(self, branch: Node, key: str | int, node: Node) -> bool:
         if type(branch) is not Dict and look(branch).kind != "mapping":
             return False
         assert isinstance(branch, (Dict, Opaque))
@@ -69,7 +69,7 @@ class Branches:
 
     def _below_of(self, branch: Node) -> dict[str | int, Node]:
         if id(branch) not in self._below:
-            self._below[id(branch)] = dict(children(branch))
+            self._below[id(branch)] = dict(children_of(branch))
         return self._below[id(branch)]
 
 

@@ -13,7 +13,7 @@ from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, TensorRef
-from ckpt.pickle.judge.imports import judge, reached
+from ckpt.pickle.judge.imports import judge_imports, names_and_calls
 from ckpt.pickle.judge.known import is_own
 from ckpt.tree.literals import call_text
 
@@ -38,7 +38,7 @@ def rebuild_call(ref: TensorRef) -> Opaque:
     shape, stride = (*ref.shape,), (*ref.stride,)  # torch makes them anew for each tensor
     if ref.storage.place is None:
         args: tuple[Node, ...] = (Global("torch", ref.dtype.name), shape, stride, requires_grad)
-        call = _call("_rebuild_meta_tensor_no_storage", args, ref)
+        call = _make_call("_rebuild_meta_tensor_no_storage", args, ref)
     else:
         persistent = PersistentId(None, 0)
         persistent.meaning = ref.storage
@@ -59,9 +59,11 @@ def rebuild_call(ref: TensorRef) -> Opaque:
                 if is_set:
                     bits.set([name], [True])
             args = (*args, bits)
-        call = _call("_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref)
+        call = _make_call("_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref)
     return (
-        _call("_rebuild_parameter", (call, requires_grad, ordered_dict()), ref) if ref.is_parameter else call
+        _make_call("_rebuild_parameter", (call, requires_grad, ordered_dict()), ref)
+        if ref.is_parameter
+        else call
     )
 
 
@@ -85,18 +87,20 @@ def with_device(call: Opaque, moved: Callable[[Node], Node]) -> tuple[Node, ...]
         position = DEVICE_ARGUMENT.get(inner.qualified) if type(inner) is Global else None
         inner_args = args[2]
         if position is not None and is_tuple(inner_args):
-            return (*args[:2], _replaced(inner_args, position, moved), *args[3:])
+            return (*args[:2], _replace_argument(inner_args, position, moved), *args[3:])
     position = DEVICE_ARGUMENT.get(func.qualified)
-    return args if position is None else _replaced(args, position, moved)
+    return args if position is None else _replace_argument(args, position, moved)
 
 
-def _replaced(args: tuple[Node, ...], position: int, moved: Callable[[Node], Node]) -> tuple[Node, ...]:
+def _replace_argument(
+    args: tuple[Node, ...], position: int, moved: Callable[[Node], Node]
+) -> tuple[Node, ...]:
     if len(args) <= position:
         return args
     return (*args[:position], moved(args[position]), *args[position + 1 :])
 
 
-def device(tag: str) -> Opaque:
+def device_call(tag: str) -> Opaque:
     """The pickled form of `torch.device(tag)`."""
     kind, _, index = tag.partition(":")
     args: tuple[Node, ...] = (kind, int(index)) if index else (kind,)
@@ -108,7 +112,7 @@ def ordered_dict() -> Opaque:
     return Opaque("reduce", Global("collections", "OrderedDict"), (), None, 0)
 
 
-def _call(name: str, args: tuple[Node, ...], meaning: TensorRef) -> Opaque:
+def _make_call(name: str, args: tuple[Node, ...], meaning: TensorRef) -> Opaque:
     call = Opaque("reduce", Global("torch._utils", name), args, None, 0)
     call.meaning = meaning
     return call
@@ -140,9 +144,9 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
     if not result.is_edited:
         rows = [(row.module, row.name, row.group, row.calls, row.attributes) for row in strange]
     else:
-        names, calls = reached(result.root)
+        names, calls = names_and_calls(result.root)
         late = [call for call in calls if len(call.states) > 1]
-        judged = judge(names, calls, [result.root], late).items()
+        judged = judge_imports(names, calls, [result.root], late).items()
         rows = [
             (
                 name.module,

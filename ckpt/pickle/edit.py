@@ -77,7 +77,7 @@ class Edit:
         """The edited tree."""
         copied = self.copy_of(root)
         while self._todo:
-            self._fill(*self._todo.pop())
+            self._fill_shell(*self._todo.pop())
         self._find_meanings()
         return copied
 
@@ -114,7 +114,7 @@ class Edit:
         if is_tuple(node):
             # A tuple cannot be filled later. Tuples nest 64 deep at most; everything else is a shell by now.
             items = tuple([self._item(item) for item in node])
-            return node if all(map(_is, items, node)) else items
+            return node if all(map(_is_same, items, node)) else items
         if type(node) is list:
             shell = []
         elif type(node) is Dict:
@@ -145,12 +145,12 @@ class Edit:
     def tensor_over(self, tensor: Tensor) -> Tensor:
         """The tensor over the storages that replace its own."""
         if isinstance(tensor, TensorRef):
-            return _moved(tensor, self.storage(tensor.storage))
-        parts = tuple([(name, _moved(part, self.storage(part.storage))) for name, part in tensor.parts])
+            return _move_view(tensor, self.storage(tensor.storage))
+        parts = tuple([(name, _move_view(part, self.storage(part.storage))) for name, part in tensor.parts])
         is_same = all(new is old for (_, new), (_, old) in zip(parts, tensor.parts, strict=True))
         return tensor if is_same else replace(tensor, parts=parts)
 
-    def _fill(self, node: Node, shell: Node) -> None:
+    def _fill_shell(self, node: Node, shell: Node) -> None:
         if type(node) is list and type(shell) is list:
             shell[:] = [self._item(item) for item in node]
         elif type(node) is Dict and type(shell) is Dict:
@@ -175,15 +175,15 @@ class Edit:
             root = self.copy_of(node.meaning.root)
             shell.meaning = Nested(root)  # without arguments, because its bytes are written anew
             return
-        shell.args = self._arguments(self.arguments(node))
+        shell.args = self._copy_arguments(self.arguments(node))
         if node.meaning is not None:
             self._calls.append((node.offset, shell))
 
-    def _arguments(self, args: tuple[Node, ...]) -> tuple[Node, ...]:
+    def _copy_arguments(self, args: tuple[Node, ...]) -> tuple[Node, ...]:
         copy = self._copies.get(id(args))
         if copy is None:
             items = tuple([self.copy_of(arg) for arg in args])
-            copy = self._copies[id(args)] = args if all(map(_is, items, args)) else items
+            copy = self._copies[id(args)] = args if all(map(_is_same, items, args)) else items
             self._alive.append(args)
         assert is_tuple(copy)
         return copy
@@ -212,7 +212,7 @@ class EditInPlace(Edit):
         self._calls.clear()
 
 
-def _moved(ref: TensorRef, storage: Storage) -> TensorRef:
+def _move_view(ref: TensorRef, storage: Storage) -> TensorRef:
     """The view of the storage that takes the place of its own; of that one's dtype where it is another."""
     if storage is ref.storage:
         return ref
@@ -222,5 +222,5 @@ def _moved(ref: TensorRef, storage: Storage) -> TensorRef:
     return view._replace(is_parameter=ref.is_parameter, is_buffer=ref.is_buffer, conj=ref.conj, neg=ref.neg)
 
 
-def _is(node: Node, other: Node) -> bool:
+def _is_same(node: Node, other: Node) -> bool:
     return node is other

@@ -61,7 +61,7 @@ class _Close:
         self.undo = undo
 
 
-def emit(
+def emit_pickle(
     root: Node,
     storage_id: Callable[[Storage, PersistentId | None], StorageId],
     nested: Callable[[Node], bytes],
@@ -149,19 +149,19 @@ class _Emitter:
             if type(node) is str:
                 self._text_of(node)
             elif type(node) is int:
-                out += _int(node)
+                out += _int_opcode(node)
             elif type(node) is _Raw:
                 out += node
             elif type(node) is tuple:
-                self._tuple(cast("tuple[Node, ...]", node), todo)  # for mypy it may still be a TensorRef
+                self._emit_tuple(cast("tuple[Node, ...]", node), todo)  # for mypy it may still be a TensorRef
             elif type(node) is _Close:
-                self._close(node, todo)
+                self._emit_close(node, todo)
             elif type(node) is Opaque:
                 self._call(node, todo)
             elif type(node) is PersistentId:
-                self._persistent(node, todo)
+                self._emit_persistent(node, todo)
             elif type(node) is Global:
-                self._global(node)
+                self._emit_global(node)
             elif type(node) is bool:
                 out += b"\x88" if node else b"\x89"
             elif node is None:
@@ -179,10 +179,10 @@ class _Emitter:
 
     # --- the memo ---------------------------------------------------------------------------------------------
 
-    def _put(self, node: Node) -> None:
-        self._memo[id(node)] = self._slot()
+    def _memoize_node(self, node: Node) -> None:
+        self._memo[id(node)] = self._write_put()
 
-    def _slot(self) -> bytes:
+    def _write_put(self) -> bytes:
         """Write PUT for the top of the stack, and return the opcode that gets it again."""
         slot = self._slots
         self._slots = slot + 1
@@ -196,17 +196,17 @@ class _Emitter:
         out = self._out
         if type(node) is list:
             out += b"]"
-            self._put(node)
+            self._memoize_node(node)
             todo.extend(reversed(list(_list_batches(node))))
         elif type(node) is Dict:
             out += b"}"
-            self._put(node)
+            self._memoize_node(node)
             todo.extend(reversed(list(_dict_batches(node.keys, node.values))))
         elif type(node) is ByteStr:
             data = node.raw
             out += b"U" + bytes((len(data),)) if len(data) < 256 else b"T" + _INT32.pack(len(data))
             out += data
-            self._put(node)
+            self._memoize_node(node)
         else:
             todo.append(self._stand_in(node))
 
@@ -235,7 +235,7 @@ class _Emitter:
         """One object per text that is made here, so that the memo finds it again."""
         return self._texts.setdefault(text, text)
 
-    def _tuple(self, node: tuple[Node, ...], todo: list[Node | _Close]) -> None:
+    def _emit_tuple(self, node: tuple[Node, ...], todo: list[Node | _Close]) -> None:
         get = self._memo.get(id(node))
         if get is not None:
             self._out += get
@@ -249,7 +249,7 @@ class _Emitter:
             todo.append(_Close(node, _TUPLES.get(size, b"t"), undo))
             todo.extend(reversed(node))
 
-    def _global(self, node: Global) -> None:
+    def _emit_global(self, node: Global) -> None:
         # From protocol 3 on, names are taken literally; below, Python 3 translates names of Python 2.
         translated = node.protocol >= 3 and (
             _is_python2_name(node.module, node.name) or (node.protocol >= 4 and "." in node.name)
@@ -263,48 +263,50 @@ class _Emitter:
             self._text_of(self._text(node.module))
             self._text_of(self._text(node.name))
             self._out += b"\x93"
-            self._names[key] = self._slot()
+            self._names[key] = self._write_put()
             return
         opcodes = _name_opcodes(node.module, node.name)
         self._out += b"\x80" + bytes((node.protocol,)) + opcodes + b"\x80\x02" if translated else opcodes
-        self._names[key] = self._slot()
+        self._names[key] = self._write_put()
 
-    def _persistent(self, node: PersistentId, todo: list[Node | _Close]) -> None:
+    def _emit_persistent(self, node: PersistentId, todo: list[Node | _Close]) -> None:
         meaning = node.meaning
         if type(meaning) is Storage:
             view = None
             if self._legacy and type(node.pid) is tuple and len(node.pid) == 6:
                 view = node.pid[5]
-            self._storage(meaning, node, view, todo)
+            self._emit_storage(meaning, node, view, todo)
         elif type(meaning) is Global and not self._legacy:
-            self._global(meaning)
+            self._emit_global(meaning)
         else:
             todo.append(_Raw(b"Q"))
             todo.append(node.pid)
 
-    def _storage(self, storage: Storage, node: PersistentId, view: Node, todo: list[Node | _Close]) -> None:
+    def _emit_storage(
+        self, storage: Storage, node: PersistentId, view: Node, todo: list[Node | _Close]
+    ) -> None:
         # As in torch, the tuple is new for each use; its key is one text per storage.
         out = self._out
         cls, key, device, numel = self._storage_id(storage, node)
         out += b"("
         self._text_of(self._text("storage"))
-        self._global(cls)
+        self._emit_global(cls)
         get = self._keys.get(id(storage))
         if get is not None:
             out += get
         else:
             data = key.encode()
             out += b"X" + _UINT32.pack(len(data)) + data
-            self._keys[id(storage)] = self._slot()
+            self._keys[id(storage)] = self._write_put()
             self._alive.append(storage)
         self._text_of(device)
-        out += _int(numel)
+        out += _int_opcode(numel)
         if view is not None:
             todo.append(_Raw(b"tQ"))
             todo.append(view)
         else:
             out += b"Nt" if self._legacy else b"t"
-            self._slot()
+            self._write_put()
             out += b"Q"
 
     def _text_of(self, text: str) -> None:
@@ -317,7 +319,7 @@ class _Emitter:
             self._out += (
                 b"\x8c" + bytes((len(data),)) if is_short else b"X" + _UINT32.pack(len(data))
             ) + data
-            self._put(text)
+            self._memoize_node(text)
             self._alive.append(text)
 
     def _call(self, node: Opaque, todo: list[Node | _Close]) -> None:
@@ -340,14 +342,14 @@ class _Emitter:
             todo.append(_Close(node, b"R" if node.how == "reduce" else b"\x81", b"00"))
             todo += (args, node.func)
 
-    def _close(self, close: _Close, todo: list[Node | _Close]) -> None:
+    def _emit_close(self, close: _Close, todo: list[Node | _Close]) -> None:
         node = close.node
         get = self._memo.get(id(node))
         if get is not None:  # a cycle: its own parts have written it already
             self._out += close.undo + get
             return
         self._out += close.opcode
-        self._put(node)
+        self._memoize_node(node)
         if type(node) is Opaque:
             for state in reversed(node.states):
                 todo.append(_Raw(b"b"))
@@ -358,7 +360,7 @@ class _Emitter:
                 todo.extend(reversed(list(_item_batches(node.items))))
 
 
-def _int(value: int) -> bytes:
+def _int_opcode(value: int) -> bytes:
     if 0 <= value < 256:
         return bytes((0x4B, value))
     if 0 <= value < 65_536:
@@ -410,7 +412,7 @@ def _dict_batches(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node
         yield from (keys[0], values[0], _Raw(b"s"))
         return
     for start in range(0, len(keys), BATCH):
-        yield from _pairs(keys[start : start + BATCH], values[start : start + BATCH])
+        yield from _pair_batch(keys[start : start + BATCH], values[start : start + BATCH])
     if keys and not len(keys) % BATCH:
         yield _Raw(b"(u")  # CPython looks for one more batch, which is empty
 
@@ -423,10 +425,10 @@ def _item_batches(items: Sequence[Node]) -> Iterator[Node]:
 def _pair_batches(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node]:
     for start in range(0, len(keys), BATCH):
         batch = keys[start : start + BATCH], values[start : start + BATCH]
-        yield from _pairs(*batch) if len(batch[0]) > 1 else (batch[0][0], batch[1][0], _Raw(b"s"))
+        yield from _pair_batch(*batch) if len(batch[0]) > 1 else (batch[0][0], batch[1][0], _Raw(b"s"))
 
 
-def _pairs(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node]:
+def _pair_batch(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node]:
     yield _Raw(b"(")
     for key, value in zip(keys, values, strict=True):
         yield key

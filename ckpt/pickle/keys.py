@@ -83,17 +83,17 @@ def refuse_equal_keys(pickle: Pickle) -> None:
         func = call.func.meaning if type(call.func) is PersistentId else call.func
         if not call.args or func not in makers:
             continue
-        name, given = _made(call)
+        name, given = _class_and_content(call)
         if name in _SETS:
             sets.append((call, given))
         elif name in _DICTS:
             keys = _keys_of(given)
             if name == "collections.defaultdict" and keys:
-                raise _refused(call, "it is given items when it is made")
+                raise _call_error(call, "it is given items when it is made")
             if name in DICTS and keys and call.keys:
-                raise _refused(call, "it is given items when it is made, and others afterwards")
+                raise _call_error(call, "it is given items when it is made, and others afterwards")
             is_new = id(given) not in noted
-            _note(pickle, call, given, keys, noted, linear=0)
+            _count_call_keys(pickle, call, given, keys, noted, linear=0)
             if is_new or call.keys:
                 spellings.compare([*keys, *call.keys])
     for call in objects_in(pickle.hashed):
@@ -104,7 +104,7 @@ def refuse_equal_keys(pickle: Pickle) -> None:
         _refuse_crowd(target.keys, linear=0)
     noted = {}
     for call, given in sets:  # equal items have no values that could differ
-        _note(pickle, call, given, _items_of(given), noted, linear=9)
+        _count_call_keys(pickle, call, given, _items_of(given), noted, linear=9)
     for of in pickle.numbered.values():
         if isinstance(of, Set):
             _refuse_crowd(of.items, linear=9)
@@ -142,7 +142,7 @@ def number_of(key: Node) -> int | float | None:
     """The number that a key is, also as a scalar of numpy, or None."""
     if type(key) in (int, float, bool):
         return key  # type: ignore[return-value]
-    value = _scalar(key) if type(key) is Opaque else None
+    value = _numpy_scalar(key) if type(key) is Opaque else None
     return value if type(value) in (int, float, bool) else None  # type: ignore[return-value]
 
 
@@ -154,7 +154,7 @@ class _Noted(NamedTuple):
     given: Node
 
 
-def _note(
+def _count_call_keys(
     pickle: Pickle, call: Opaque, given: Node, keys: Sequence[Node], noted: dict[int, _Noted], *, linear: int
 ) -> None:
     """Count what a call hashes as what a dict or set of the pickle itself hashes.
@@ -181,7 +181,7 @@ def _note(
     noted[id(given)] = _Noted(pickle.hashes.entries - entries, pickle.hashed[objects:], given)
 
 
-def _made(call: Opaque) -> tuple[str, Node]:
+def _class_and_content(call: Opaque) -> tuple[str, Node]:
     """The class whose object a call makes, and what it is filled with."""
     args = call.args
     func = call.func.meaning if type(call.func) is PersistentId else call.func
@@ -216,7 +216,7 @@ def _items_of(given: Node) -> Sequence[Node]:
     return given if type(given) is list or is_tuple(given) else ()
 
 
-def _refused(call: Opaque, problem: str) -> UnreadableError:
+def _call_error(call: Opaque, problem: str) -> UnreadableError:
     return UnreadableError(f"damaged pickle: {call.class_name} at byte {call.offset:,}: {problem}")
 
 
@@ -241,7 +241,7 @@ class _Spellings:
             return
         first: dict[int, Node] = {}
         for key in keys:
-            number = self._number(key, 0)
+            number = self._number_key(key, 0)
             if number is not None and (number not in first or _is_shown_twice(first[number], key)):
                 first[number] = key
                 continue
@@ -249,48 +249,52 @@ class _Spellings:
                 raise _may_be_equal(key)
             raise UnreadableError("damaged pickle: two keys of a dict may be equal")
 
-    def _of(self, *spelling: object) -> int:
+    def _number_spelling(self, *spelling: object) -> int:
         return self._numbers.setdefault(spelling, len(self._numbers))
 
-    def _number(self, key: Node, depth: int) -> int | None:
+    def _number_key(self, key: Node, depth: int) -> int | None:
         """The number of a key, or None for one that may be equal to any other."""
         if type(key) is PersistentId and type(key.meaning) is Global:
             key = key.meaning
         if type(key) is Global:
-            return self._of("name", _name_of(key))
+            return self._number_spelling("name", _name_of(key))
         if type(key) not in (tuple, Set, Opaque):
-            return self._of("plain", key_text(key)) if is_compared(key) else self._of("one", id(key))
+            return (
+                self._number_spelling("plain", key_text(key))
+                if is_compared(key)
+                else self._number_spelling("one", id(key))
+            )
         if id(key) not in self._known:
-            number = self._spelled(key, depth) if depth < _DEEPEST else None
+            number = self._number_compound(key, depth) if depth < _DEEPEST else None
             self._known[id(key)] = number, key
         return self._known[id(key)][0]
 
-    def _all(self, kind: str, keys: Sequence[Node], depth: int) -> int | None:
-        numbers = [self._number(key, depth + 1) for key in keys]
+    def _number_keys(self, kind: str, keys: Sequence[Node], depth: int) -> int | None:
+        numbers = [self._number_key(key, depth + 1) for key in keys]
         if None in numbers:
             return None
-        return self._of(kind, *(sorted(set(numbers)) if kind == "set" else numbers))  # type: ignore[type-var]
+        return self._number_spelling(kind, *(sorted(set(numbers)) if kind == "set" else numbers))  # type: ignore[type-var]
 
-    def _spelled(self, key: Node, depth: int) -> int | None:
+    def _number_compound(self, key: Node, depth: int) -> int | None:
         if is_tuple(key):
-            return self._all("tuple", key, depth)
+            return self._number_keys("tuple", key, depth)
         if type(key) is Set:
-            return self._all("set", key.items, depth)
+            return self._number_keys("set", key.items, depth)
         assert type(key) is Opaque
         if as_bytes(key) is not None:
-            return self._of("plain", key_text(key))
+            return self._number_spelling("plain", key_text(key))
         if tensor_of(key) is not None and tensor_of(key) is key.meaning:
-            return self._of("one", id(key))
+            return self._number_spelling("one", id(key))
         if key.kwargs is not None or key.items or key.keys:
             return None
-        return self._called(key, depth)
+        return self._number_call(key, depth)
 
-    def _called(self, call: Opaque, depth: int) -> int | None:
+    def _number_call(self, call: Opaque, depth: int) -> int | None:
         name, args = python3_name(*call.class_name.rpartition(".")[::2]), call.args
         if name == "uuid.UUID":
             numbers = [_value_in(state, "int") for state in call.states]
             return (
-                self._of("uuid", key_text(numbers[0]))
+                self._number_spelling("uuid", key_text(numbers[0]))
                 if len(numbers) == 1 and type(numbers[0]) is int
                 else None
             )
@@ -298,62 +302,76 @@ class _Spellings:
             if args or len(call.states) != 1:
                 return None
             fields = [_value_in(call.states[0], field) for field in ("fqn", "offset")]  # not by its number
-            return self._all("index", fields, depth)
+            return self._number_keys("index", fields, depth)
         if _is_itself(call, name):
-            return self._of("one", id(call))
+            return self._number_spelling("one", id(call))
         if name == "builtins.getattr":  # a method that a class inherits has the names of several classes
-            return self._of("method", args[1]) if len(args) == 2 and isinstance(args[1], str) else None
+            return (
+                self._number_spelling("method", args[1])
+                if len(args) == 2 and isinstance(args[1], str)
+                else None
+            )
         if call.states and name != "numpy.dtype":
             return None
         if name in ("torch.Size", "builtins.frozenset") and not args:
-            return self._all("tuple" if name == "torch.Size" else "set", [], depth)
+            return self._number_keys("tuple" if name == "torch.Size" else "set", [], depth)
         if name == "torch.Size" and len(args) == 1 and (type(args[0]) is list or is_tuple(args[0])):
-            return self._all("tuple", args[0], depth)
+            return self._number_keys("tuple", args[0], depth)
         if name == "builtins.frozenset" and len(args) == 1:
             return (
-                self._all("set", _items_of(args[0]), depth) if type(args[0]) in (list, tuple, Set) else None
+                self._number_keys("set", _items_of(args[0]), depth)
+                if type(args[0]) in (list, tuple, Set)
+                else None
             )
         if name == "torch.device" and 1 <= len(args) <= 2:
-            return self._of("device", ":".join(map(str, args)))
+            return self._number_spelling("device", ":".join(map(str, args)))
         if name == "numpy.core.multiarray.scalar":
-            value = _scalar(call)
-            return None if value is None else self._of("plain", key_text(value))
+            value = _numpy_scalar(call)
+            return None if value is None else self._number_spelling("plain", key_text(value))
         if name == "numpy.dtype":
             dtype = numpy_dtype(call)
             is_usual = dtype is not None and dtype.order in "<|" and dtype.code[:1] in "biufcSUO"
-            return self._of("dtype", dtype.code) if is_usual and dtype is not None else None
+            return self._number_spelling("dtype", dtype.code) if is_usual and dtype is not None else None
         if name.startswith("pathlib."):
             parts = [str(arg) for arg in args if isinstance(arg, str)]
             if len(parts) < len(args):
                 return None
             is_windows = name.endswith("WindowsPath")
             spelled = _path_text(parts, is_windows=is_windows)
-            return None if spelled is None else self._of("windows" if is_windows else "path", spelled)
+            return (
+                None
+                if spelled is None
+                else self._number_spelling("windows" if is_windows else "path", spelled)
+            )
         if name.startswith("datetime."):
-            return self._time(name, args)
+            return self._number_time(name, args)
         if type(call.func) is Global and not is_known(call.func):
-            return self._of(
+            return self._number_spelling(
                 "one", id(call)
             )  # the file is no harmless one anyway, and what it makes is shown as an object
         if name in ENUMS and args and all(type(arg) in (str, int, float, bool, ByteStr) for arg in args):
             # A member of an enum may be equal to its value, and a named tuple to one without a name.
-            return self._number(args[0], depth) if len(args) == 1 else self._all("tuple", args, depth)
+            return (
+                self._number_key(args[0], depth)
+                if len(args) == 1
+                else self._number_keys("tuple", args, depth)
+            )
         return None
 
-    def _time(self, name: str, args: tuple[Node, ...]) -> int | None:
+    def _number_time(self, name: str, args: tuple[Node, ...]) -> int | None:
         if name == "datetime.timedelta":
             if len(args) != 3 or not all(type(arg) is int for arg in args):
                 return None
             _, seconds, micros = args
             is_written = 0 <= seconds < 86_400 and 0 <= micros < 1_000_000  # type: ignore[operator]
-            return self._of(name, *map(key_text, args)) if is_written else None
+            return self._number_spelling(name, *map(key_text, args)) if is_written else None
         raw = as_bytes(args[0]) if len(args) == 1 else None
         if raw is None:
             return None
         place = {10: 2, 6: 0}.get(len(raw))  # the highest bit says which of two equal times is meant
         if place is not None:
             raw = raw[:place] + bytes([raw[place] & 0x7F]) + raw[place + 1 :]
-        return self._of(name, raw)
+        return self._number_spelling(name, raw)
 
 
 def _is_itself(call: Opaque, name: str) -> bool:
@@ -385,7 +403,7 @@ _ITSELF = (
 """Further names whose objects are equal to themselves alone."""
 
 
-def _scalar(call: Opaque) -> Node:
+def _numpy_scalar(call: Opaque) -> Node:
     """The value of a scalar of numpy that is a number, a text or bytes, or None."""
     if not call.class_name.endswith(".multiarray.scalar") or len(call.args) != 2:
         return None
@@ -457,7 +475,7 @@ def _are_spread(hashes: Sequence[int], linear: int) -> bool:
     window = steps
     slots: list[int | None] = [None] * 8
     for used, number in enumerate(hashes, 1):
-        steps = _put(slots, number, linear, steps)
+        steps = _put_hash(slots, number, linear, steps)
         if not used % 10:
             if window - steps > _MOST_OF_TEN:
                 return False
@@ -472,14 +490,14 @@ def _are_spread(hashes: Sequence[int], linear: int) -> bool:
                 size *= 2
             slots = [None] * size
             for other in hashes[:used]:
-                steps = _put(slots, other, linear, steps)
+                steps = _put_hash(slots, other, linear, steps)
                 if steps < 0:
                     return False
             window = steps
     return True
 
 
-def _put(slots: list[int | None], number: int, linear: int, steps: int) -> int:
+def _put_hash(slots: list[int | None], number: int, linear: int, steps: int) -> int:
     """Put a hash into its slot, and return how many steps are left."""
     mask = len(slots) - 1
     place = number & mask

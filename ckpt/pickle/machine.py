@@ -354,7 +354,7 @@ class Skim(Protocol):
         ...
 
 
-def run(
+def run_machine(
     data: bytes | bytearray,
     limits: Limits,
     start: int = 0,
@@ -373,14 +373,14 @@ def run(
         budget = Budget(limits, len(data) - start)
     budget.parse(len(data) - start)
     try:
-        _run(data, limits, start, out, budget, feed, skim)
+        _run_opcodes(data, limits, start, out, budget, feed, skim)
     except MachineError as failure:
         failure.seen, failure.calls = list(out.globals.values()), len(out.calls)
         raise
     return out
 
 
-def _run(
+def _run_opcodes(
     data: bytes | bytearray,
     limits: Limits,
     start: int,
@@ -457,12 +457,12 @@ def _run(
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
                 made_tuple = tuple(items)
-                push(_nested(deep, offset, made_tuple) if tuple in map(type, items) else made_tuple)
+                push(_check_nesting(deep, offset, made_tuple) if tuple in map(type, items) else made_tuple)
             elif op == TUPLE2:
                 second = pop()
                 first = pop()
                 if type(first) is tuple or type(second) is tuple:
-                    push(_nested(deep, offset, (first, second)))
+                    push(_check_nesting(deep, offset, (first, second)))
                 else:
                     push((first, second))
                 memory -= TUPLE_COST
@@ -473,7 +473,7 @@ def _run(
                     stack[-1] = made_call = Opaque("reduce", func, args, None, offset)
                     calls.append(made_call)
                 else:
-                    stack[-1] = _call(out, offset, "reduce", func, args)
+                    stack[-1] = _make_call(out, offset, "reduce", func, args)
                 memory -= CALL_COST
                 if skim is not None:
                     budget.memory = memory
@@ -502,7 +502,7 @@ def _run(
                     memory -= MEMO_SLOT
             elif op == TUPLE1:
                 first = pop()
-                push(_nested(deep, offset, (first,)) if type(first) is tuple else (first,))
+                push(_check_nesting(deep, offset, (first,)) if type(first) is tuple else (first,))
                 memory -= TUPLE_COST
             elif op == BININT:
                 push(_INT32.unpack_from(data, pos)[0])
@@ -518,7 +518,7 @@ def _run(
                 memory -= NUMBER_COST
             elif op == TUPLE3:
                 third, second = pop(), pop()
-                push(_nested(deep, offset, (pop(), second, third)))
+                push(_check_nesting(deep, offset, (pop(), second, third)))
                 memory -= TUPLE_COST
             elif op == EMPTY_DICT:
                 push(Dict())
@@ -548,14 +548,14 @@ def _run(
                 _add_items(out, offset, stack[-1], [value])
                 memory -= LIST_COST
             elif op == GLOBAL:
-                module, pos = _line(data, pos, offset)
-                name, pos = _line(data, pos, offset)
-                push(_resolve(out, limits, offset, module.decode("utf-8"), name.decode("utf-8")))
+                module, pos = _read_line(data, pos, offset)
+                name, pos = _read_line(data, pos, offset)
+                push(_resolve_global(out, limits, offset, module.decode("utf-8"), name.decode("utf-8")))
             elif op == BUILD:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
-                    raise OddPickleError(f"cannot set a state on {_kind(stack[-1])}", offset)
-                _note(out, stack[-1], offset)
+                    raise OddPickleError(f"cannot set a state on {_kind_text(stack[-1])}", offset)
+                _note_change(out, stack[-1], offset)
                 stack[-1].build(state)
                 out.fillings.built[id(stack[-1])] = offset
                 memory -= LIST_COST + MEMO_SLOT
@@ -570,13 +570,13 @@ def _run(
                     memory = budget.memory
             elif op == NEWOBJ:
                 args = pop()
-                push(_call(out, offset, "newobj", pop(), args))
+                push(_make_call(out, offset, "newobj", pop(), args))
                 memory -= CALL_COST
             elif op == SHORT_BINSTRING:
                 end = pos + 1 + data[pos]
                 if end > size:
                     raise TruncatedPickleError(offset)
-                push(_bytestring(data[pos + 1 : end], out))
+                push(_make_bytestring(data[pos + 1 : end], out))
                 pos = end
                 memory -= getsizeof(stack[-1])
             elif op == LONG1:
@@ -620,7 +620,7 @@ def _run(
                     inner, place = pop(), pop()
                     if not isinstance(inner, str) or not isinstance(place, str):
                         raise MachineError("the name of a global is not a string", offset)
-                    push(_resolve(out, limits, offset, str(place), str(inner)))
+                    push(_resolve_global(out, limits, offset, str(place), str(inner)))
                 elif op == FRAME:
                     pos += 8
                     frame_end = _frame_end(data, offset, pos, frame_end)
@@ -632,8 +632,8 @@ def _run(
                     memory -= MEMO_SLOT
                 elif op in _CLOSING:
                     if op == INST:
-                        module, pos = _line(data, pos, offset)
-                        name, pos = _line(data, pos, offset)
+                        module, pos = _read_line(data, pos, offset)
+                        name, pos = _read_line(data, pos, offset)
                     items = stack
                     stack = outer.pop()
                     push, pop = stack.append, stack.pop
@@ -651,24 +651,28 @@ def _run(
                         _add_items(out, offset, stack[-1], items, sets=True)
                     elif op == OBJ:
                         func, *rest = items or [None]
-                        push(_call(out, offset, "obj", func, _nested(deep, offset, tuple(rest))))
+                        push(_make_call(out, offset, "obj", func, _check_nesting(deep, offset, tuple(rest))))
                     elif op == INST:
-                        func = _resolve(out, limits, offset, module.decode("utf-8"), name.decode("utf-8"))
-                        push(_call(out, offset, "inst", func, _nested(deep, offset, tuple(items))))
+                        func = _resolve_global(
+                            out, limits, offset, module.decode("utf-8"), name.decode("utf-8")
+                        )
+                        push(
+                            _make_call(out, offset, "inst", func, _check_nesting(deep, offset, tuple(items)))
+                        )
                 elif op == NEWOBJ_EX:
                     kwargs, args = pop(), pop()
                     if type(kwargs) is not Dict:
-                        raise MachineError(f"a call has {_kind(kwargs)} as keyword arguments", offset)
-                    push(_call(out, offset, "newobj_ex", pop(), args, kwargs))
+                        raise MachineError(f"a call has {_kind_text(kwargs)} as keyword arguments", offset)
+                    push(_make_call(out, offset, "newobj_ex", pop(), args, kwargs))
                     memory -= CALL_COST
                 elif op == PERSID:
-                    text, pos = _line(data, pos, offset)
+                    text, pos = _read_line(data, pos, offset)
                     persistent.append(PersistentId(text.decode("ascii"), offset))
                     push(persistent[-1])
                     memory -= CALL_COST
                 elif op in (GET, PUT):
-                    text, pos = _line(data, pos, offset)
-                    slot = _decimal(text, offset)
+                    text, pos = _read_line(data, pos, offset)
+                    slot = _parse_decimal(text, offset)
                     if not 0 <= slot <= last_slot:  # greater ints can share one hash, too
                         raise OddPickleError(FAR_SLOT, offset)
                     if op == PUT:
@@ -679,10 +683,10 @@ def _run(
                         memory -= MEMO_SLOT
                 elif op in (STRING, BINSTRING):
                     raw, pos = _python2_string(op, data, pos, offset)
-                    push(_bytestring(raw, out))
+                    push(_make_bytestring(raw, out))
                     memory -= getsizeof(stack[-1])
                 else:
-                    value, pos = _literal(op, data, pos, offset)
+                    value, pos = _read_literal(op, data, pos, offset)
                     push(value)
                     memory -= getsizeof(value)
             if memory < 0:
@@ -700,7 +704,7 @@ def _run(
     raise LimitError("a pickle has too many operations", "operations", limits.operations)
 
 
-def _resolve(out: Pickle, limits: Limits, offset: int, module: str, name: str) -> Global:
+def _resolve_global(out: Pickle, limits: Limits, offset: int, module: str, name: str) -> Global:
     node = out.globals.get((module, name))
     if node is None:
         if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
@@ -727,7 +731,9 @@ def _frame_end(data: bytes | bytearray, offset: int, begin: int, before: int) ->
     return end
 
 
-def _nested(deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
+def _check_nesting(
+    deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[Node, ...]
+) -> tuple[Node, ...]:
     """`items`, after a check of how deep its tuples are nested, and of how many entries a hash of it would visit."""
     inner, entries = 0, len(items)
     for item in items:
@@ -753,12 +759,14 @@ def _is_script(func: Node) -> bool:
     return type(func) is Global and func.module.partition(".")[0] == "__torch__"
 
 
-def _call(out: Pickle, offset: int, how: str, func: Node, args: Made, kwargs: Dict | None = None) -> Opaque:
+def _make_call(
+    out: Pickle, offset: int, how: str, func: Node, args: Made, kwargs: Dict | None = None
+) -> Opaque:
     if type(func) not in _CALLABLE:
-        raise MachineError(f"cannot call {_kind(func)}", offset)
+        raise MachineError(f"cannot call {_kind_text(func)}", offset)
     if type(args) is not tuple:
         if how != "reduce" or type(args) not in _SCALARS or not _is_script(func):
-            raise MachineError(f"a call has {_kind(args)} as arguments", offset)
+            raise MachineError(f"a call has {_kind_text(args)} as arguments", offset)
         # A member of an enum of TorchScript: its value stands alone. Python refuses it.
         args = (args,)
         out.members.append(offset)
@@ -773,7 +781,7 @@ def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], se
     if type(target) is list:
         target.extend(items)
     elif type(target) is Opaque:
-        _note(out, target, offset)
+        _note_change(out, target, offset)
         target.append(items)
     elif sets and type(target) is Set and not target.frozen:
         if len(target.items) + len(items) > _MANY_NUMBERS:
@@ -782,7 +790,7 @@ def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], se
         target.append(items)
     else:
         error = OddPickleError if type(target) is bytearray else MachineError
-        raise error(f"cannot append items to {_kind(target)}", offset)
+        raise error(f"cannot append items to {_kind_text(target)}", offset)
 
 
 def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) -> None:
@@ -790,11 +798,11 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
         raise MachineError("a key has no value", offset)
     if type(target) is not Dict and type(target) is not Opaque:
         error = OddPickleError if type(target) in (list, bytearray) else MachineError
-        raise error(f"cannot set items on {_kind(target)}", offset)
+        raise error(f"cannot set items on {_kind_text(target)}", offset)
     if id(target) in out.again:
         out.fillings.last[id(target)] = offset, target
     if type(target) is Opaque:
-        _note(out, target, offset)
+        _note_change(out, target, offset)
     keys = items[::2]
     kinds = set(map(type, keys))
     if kinds != {str} and (problem := out.hashes.count_numbers(keys)) is not None:
@@ -811,7 +819,7 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     target.set(keys, items[1::2])
 
 
-def _note(out: Pickle, target: Opaque, offset: int) -> None:
+def _note_change(out: Pickle, target: Opaque, offset: int) -> None:
     """Note an object that changes once it has a state, or once others have seen it."""
     if target.states:
         out.late.append(target)
@@ -835,7 +843,7 @@ def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
         if type(key) is Opaque:
             out.hashed.append(key)
         elif _is_nesting(key):
-            inner = _inner(key, out.inner, offset)
+            inner = _inner_content(key, out.inner, offset)
             if not out.hashes.count_entries(inner.entries + (inner.letters >> 6)):
                 raise OddPickleError("tuples are keys too many times", offset)
             is_few = True
@@ -854,7 +862,7 @@ def _is_nesting(key: Node) -> bool:
     return type(key) is tuple or (type(key) is Set and key.frozen)
 
 
-def _inner(key: Node, seen: dict[int, Inner], offset: int) -> Inner:
+def _inner_content(key: Node, seen: dict[int, Inner], offset: int) -> Inner:
     """The content of a tuple or set. Each node is searched once."""
     todo = [key]
     while todo:
@@ -902,12 +910,12 @@ def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
     return False
 
 
-def _bytestring(raw: bytes | bytearray, out: Pickle) -> ByteStr:
+def _make_bytestring(raw: bytes | bytearray, out: Pickle) -> ByteStr:
     out.bytestrings = out.bytestrings or not raw.isascii()
     return ByteStr(raw, "latin-1")
 
 
-def _line(data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
+def _read_line(data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
     end = data.find(b"\n", pos, pos + LINE_BYTES)
     if end < 0:
         if len(data) - pos < LINE_BYTES:
@@ -916,7 +924,7 @@ def _line(data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytea
     return data[pos:end], end + 1
 
 
-def _decimal(text: bytes | bytearray, offset: int) -> int:
+def _parse_decimal(text: bytes | bytearray, offset: int) -> int:
     digits = text[1:] if text[:1] in (b"-", b"+") else text
     if not digits.isdigit() or len(digits) > DIGITS:
         raise _no_number(text, offset)
@@ -943,7 +951,7 @@ def _usual_decimal(text: bytes | bytearray, offset: int) -> int:
     digits = text.removeprefix(b"-")
     if text[:1] == b"+" or (digits[:1] == b"0" and text != b"0"):
         raise _no_number(text, offset)
-    return _decimal(text, offset)
+    return _parse_decimal(text, offset)
 
 
 def _python2_string(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
@@ -954,7 +962,7 @@ def _python2_string(op: int, data: bytes | bytearray, pos: int, offset: int) -> 
         if pos + 4 + length > len(data):
             raise TruncatedPickleError(offset)
         return data[pos + 4 : pos + 4 + length], pos + 4 + length
-    text, pos = _line(data, pos, offset)
+    text, pos = _read_line(data, pos, offset)
     if len(text) < 2 or text[0] != text[-1] or text[:1] not in (b"'", b'"'):
         raise MachineError("a string has no quotes", offset)
     try:
@@ -963,7 +971,7 @@ def _python2_string(op: int, data: bytes | bytearray, pos: int, offset: int) -> 
         raise MachineError("invalid escape in a string", offset) from None
 
 
-def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[Made, int]:
+def _read_literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[Made, int]:
     """The value of an opcode that only pushes a value, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)
@@ -983,7 +991,7 @@ def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[M
         name = NAMES.get(op)
         error = OddPickleError if op == READONLY_BUFFER else MachineError
         raise error(f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", offset)
-    text, pos = _line(data, pos, offset)
+    text, pos = _read_line(data, pos, offset)
     if op == INT:
         if text in (b"00", b"01"):
             return text == b"01", pos
@@ -1001,7 +1009,7 @@ def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[M
     return value, pos
 
 
-def _kind(node: Node) -> str:
+def _kind_text(node: Node) -> str:
     if type(node) is Global:
         return f"the name {show(node.qualified, 80)}"
     if type(node) is PersistentId:

@@ -30,12 +30,12 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import replace
-from ckpt.model.tensors import DIMENSIONS, Composite, Storage, Tensor, TensorRef, dense, tensor_ref
+from ckpt.model.tensors import DIMENSIONS, Composite, Storage, Tensor, TensorRef, tensor_ref, unexpanded_view
 from ckpt.model.text import show
 from ckpt.pickle.bounds import Bounds, odd_jagged, odd_nested, odd_scheme, odd_sparse
 from ckpt.pickle.judge.names_of_torch import TENSOR_PROPERTIES
 from ckpt.pickle.machine import Fillings, Pickle
-from ckpt.tree.arrays import array, as_bytes
+from ckpt.tree.arrays import array_of, as_bytes
 from ckpt.tree.scalars import device_text
 
 if TYPE_CHECKING:
@@ -82,21 +82,21 @@ class Rebuilder:
             if build is not None and call.states and not call.args:
                 from_states.append((call, build))  # its state comes after it
             elif build is not None:
-                self._annotate(call, build)
+                self._annotate_call(call, build)
                 built += 1
                 if not built % _STEP and self._budget is not None:
                     self._budget.charge(_STEP * _TENSOR)
         for call, build in reversed(from_states):
-            self._annotate(call, build)
+            self._annotate_call(call, build)
         refuse_odd_containers(pickle)
 
     def set_meaning(self, call: Opaque) -> None:
         """Set the `meaning` of one call, whose parts have theirs already. Raises UnreadableError."""
         build = _BUILDERS.get(call.func.qualified) if type(call.func) is Global else None
         if build is not None:
-            self._annotate(call, build)
+            self._annotate_call(call, build)
 
-    def _annotate(self, call: Opaque, build: _Builder) -> None:
+    def _annotate_call(self, call: Opaque, build: _Builder) -> None:
         try:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
@@ -140,27 +140,27 @@ class Rebuilder:
     # --- one method per call; `args` are those of the rebuild function, `call` is the node in the tree ----
 
     def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
-        _arity(args, 4)
-        return _numeric(_view(args[0], args[2], args[3], args[1]))
+        _check_arity(args, 4)
+        return _numeric_tensor(_storage_view(args[0], args[2], args[3], args[1]))
 
     def _tensor_v2(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
-        _arity(args, 5)
-        return _flagged(args, None, args[6] if len(args) > 6 else None)
+        _check_arity(args, 5)
+        return _flagged_view(args, None, args[6] if len(args) > 6 else None)
 
     def _tensor_v3(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
-        _arity(args, 7)
-        return _flagged(args, _dtype(args[6]), args[7] if len(args) > 7 else None)
+        _check_arity(args, 7)
+        return _flagged_view(args, _parse_dtype(args[6]), args[7] if len(args) > 7 else None)
 
-    def _parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
-        _arity(args, 2)
+    def _parameter_tensor(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
+        _check_arity(args, 2)
         data = _tensor(args[0])
-        return _with(data, True, data.is_buffer, _flag(args[1]))
+        return _with_flags(data, True, data.is_buffer, _flag_or_none(args[1]))
 
     def _parameter_with_state(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
-        tensor = self._parameter(args, call)
+        tensor = self._parameter_tensor(args, call)
         state = args[3] if len(args) > WITH_STATE - 1 else None
         _refuse_odd_state(state)
-        _refuse_properties(tensor, _attributes(state))
+        _refuse_properties(tensor, _state_attributes(state))
         return tensor
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
@@ -177,16 +177,16 @@ class Rebuilder:
             requires_grad = inner[0 if args else 3]
         is_parameter = type(call.func) is Global and call.func.name == "Parameter"
         tensor = _tensor(data)
-        return _with(tensor, is_parameter, tensor.is_buffer, _flag(requires_grad))
+        return _with_flags(tensor, is_parameter, tensor.is_buffer, _flag_or_none(requires_grad))
 
     def _buffer(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         if call.states:
             raise BadCallError("its tensor is changed by a state afterwards")
         data = tensor_of(args[0]) if args else None
-        return None if data is None else _with(data, data.is_parameter, True, data.requires_grad)
+        return None if data is None else _with_flags(data, data.is_parameter, True, data.requires_grad)
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
-        _arity(args, 4)
+        _check_arity(args, 4)
         func, subclass, inner, state = args[:4]
         if type(func) is not Global or not is_tuple(inner):
             return None
@@ -196,7 +196,7 @@ class Rebuilder:
         tensor = build(self, inner, call)
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
-        attributes = _attributes(state)
+        attributes = _state_attributes(state)
         if _is_of_torch(subclass):  # another class may take its state by code of its own
             _refuse_odd_state(None if is_tuple(state) and len(state) > 2 else state)
         _refuse_properties(tensor, attributes)
@@ -205,11 +205,11 @@ class Rebuilder:
         elif _is_made_of_others(subclass, attributes) and tensor.layout != "jagged":
             raise BadCallError("its values are those of inner tensors, and torch makes it by another call")
         if tensor.layout == "jagged":
-            _refuse_other_parts(_attributes(inner[0]), attributes)
+            _refuse_other_parts(_state_attributes(inner[0]), attributes)
         is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
-        return _with(tensor, is_parameter, attributes.get("_is_buffer") is True, tensor.requires_grad)
+        return _with_flags(tensor, is_parameter, attributes.get("_is_buffer") is True, tensor.requires_grad)
 
     def _of_ranks(self, tensor: Composite, state: Node, attributes: dict[str, Node]) -> Composite:
         """Return a tensor of a subclass with its parts.
@@ -226,22 +226,22 @@ class Rebuilder:
                 return as_piece(tensor, attributes.get("_spec"), self._meshes)
         return replace(tensor, parts=_inner_tensors(attributes))
 
-    def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
-        _arity(args, 8)
+    def _wrapper_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _check_arity(args, 8)
         cls, dtype, size, _stride, _offset, _layout, device, requires_grad = args[:8]
         return Composite(
             layout="wrapper",
-            dtype=_dtype(dtype),
-            shape=_sizes(size),
-            parts=_inner_tensors(_attributes(call.states[0])) if call.states else (),
+            dtype=_parse_dtype(dtype),
+            shape=_parse_sizes(size),
+            parts=_inner_tensors(_state_attributes(call.states[0])) if call.states else (),
             own_device=device_text(device),
-            requires_grad=_flag(requires_grad),
+            requires_grad=_flag_or_none(requires_grad),
             detail=cls.qualified if type(cls) is Global else None,
         )
 
     def _quantized(self, args: tuple[Node, ...], call: Opaque) -> Composite:
-        _arity(args, 6)
-        data = _view(args[0], args[2], args[3], args[1])
+        _check_arity(args, 6)
+        data = _storage_view(args[0], args[2], args[3], args[1])
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
         if type(scheme[0]) is not Global or not all(map(_is_of_scheme, scheme[1:])):
             raise BadCallError("its scheme is not a name, numbers, tensors, and lists")
@@ -257,11 +257,16 @@ class Rebuilder:
                 name += f", {label.replace('_', ' ').removesuffix('s')} {node!r}"
         _refuse_odd(odd_scheme(scheme, data.dtype, dict(parts), data.shape))
         return Composite(
-            "quantized", data.dtype, data.shape, tuple(parts), requires_grad=_flag(args[5]), detail=name
+            "quantized",
+            data.dtype,
+            data.shape,
+            tuple(parts),
+            requires_grad=_flag_or_none(args[5]),
+            detail=name,
         )
 
-    def _sparse(self, args: tuple[Node, ...], call: Opaque) -> Composite:
-        _arity(args, 2)
+    def _sparse_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _check_arity(args, 2)
         layout = _layout(args[0])
         data = args[1]
         labels = (
@@ -277,29 +282,31 @@ class Rebuilder:
         )
         if len(parts) != len(labels):
             raise BadCallError("its parts are not plain tensors")
-        shape = _sizes(data[len(labels)])
+        shape = _parse_sizes(data[len(labels)])
         for _, part in parts[:-1]:
-            _refuse_expanded(dense(part), part.dtype)  # each index is looked at
+            _refuse_expanded(unexpanded_view(part), part.dtype)  # each index is looked at
         _refuse_odd(odd_sparse(layout, dict(parts), shape))
         tensor = Composite(layout, tensors[-1].dtype, shape, parts)
         self._look_at(tensor, call)
         return tensor
 
     def _meta_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
-        _arity(args, 4)
-        dtype = _dtype(args[0])
-        size, stride = _sizes(args[1]), _sizes(args[2])
+        _check_arity(args, 4)
+        dtype = _parse_dtype(args[0])
+        size, stride = _parse_sizes(args[1]), _parse_sizes(args[2])
         if len(size) != len(stride):
             raise BadCallError("the numbers of sizes and strides differ")
         numel = 1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True)) if prod(size) else 0
         storage = Storage(f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None)
         self._meta += 1
-        return _numeric(strided(storage, dtype, size, stride, 0, requires_grad=_flag(args[3])))
+        return _numeric_tensor(
+            strided_tensor(storage, dtype, size, stride, 0, requires_grad=_flag_or_none(args[3]))
+        )
 
     def _nested_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
-        _arity(args, 4)
+        _check_arity(args, 4)
         labels = ("values", "sizes", "strides", "offsets")
-        parts = tuple((label, _plain(node)) for label, node in zip(labels, args, strict=False))
+        parts = tuple((label, _plain_tensor(node)) for label, node in zip(labels, args, strict=False))
         for _, part in parts[1:]:
             _refuse_expanded(part, part.dtype)  # torch looks at each row
         _refuse_odd(odd_nested(dict(parts)))
@@ -308,11 +315,11 @@ class Rebuilder:
         self._look_at(tensor, call)
         return tensor
 
-    def _jagged(self, args: tuple[Node, ...], call: Opaque) -> Composite:
-        _arity(args, 1)
-        fields = _attributes(args[0])
-        values, offsets = _plain(fields.get("values")), _plain(fields.get("offsets"))
-        lengths = None if fields.get("lengths") is None else _plain(fields["lengths"])
+    def _jagged_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _check_arity(args, 1)
+        fields = _state_attributes(args[0])
+        values, offsets = _plain_tensor(fields.get("values")), _plain_tensor(fields.get("offsets"))
+        lengths = None if fields.get("lengths") is None else _plain_tensor(fields["lengths"])
         ragged = fields.get("_ragged_idx", 1)
         _refuse_odd(odd_jagged(values, offsets, lengths, ragged))
         assert type(ragged) is int
@@ -333,18 +340,20 @@ class Rebuilder:
             )
 
     def _on_device(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
-        _arity(args, 4)
-        dtype, device, requires_grad = _dtype(args[1]), device_text(args[2]), _flag(args[3])
+        _check_arity(args, 4)
+        dtype, device, requires_grad = _parse_dtype(args[1]), device_text(args[2]), _flag_or_none(args[3])
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
             return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
         if data is not None:
             raise BadCallError("its data is not a plain tensor")
-        stored = array(args[0])
+        stored = array_of(args[0])
         if stored is None:
             return None
-        return Composite("strided", dtype, _sizes(stored.shape), (), device, requires_grad, detail="numpy")
+        return Composite(
+            "strided", dtype, _parse_sizes(stored.shape), (), device, requires_grad, detail="numpy"
+        )
 
     def _oldest_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef | None:
         # torch.FloatTensor() with (storage, offset, size, stride) set on it: torch 0.1.
@@ -356,7 +365,7 @@ class Rebuilder:
         if len(call.states) > 1 or len(state) != 4:
             raise BadCallError("its tensor is changed by a state that is no view of a storage")
         storage, offset, size, stride = state
-        return _numeric(_view(storage, size, stride, offset))
+        return _numeric_tensor(_storage_view(storage, size, stride, offset))
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
         data: bytes | Range | None = as_bytes(args[0]) if args else None
@@ -365,7 +374,7 @@ class Rebuilder:
             data = meaning.place if type(meaning) is Storage and type(meaning.place) is Range else None
         return None if data is None else Nested(self._nested(data))
 
-    def _tagged(self, args: tuple[Node, ...], call: Opaque) -> Tagged | None:
+    def _tagged_value(self, args: tuple[Node, ...], call: Opaque) -> Tagged | None:
         taken = 2 if type(call.func) is Global and call.func.name == "restore_type_tag" else 1
         if call.how != "reduce" or len(args) != taken:
             raise BadCallError(f"it is not called with {taken} arguments")
@@ -380,11 +389,11 @@ _DEEPEST_TYPE = 300
 """The most brackets of a type: torch calls itself for each, and the process ends at about 5,000."""
 
 
-def strided(
+def strided_tensor(
     storage: Storage, dtype: DType, size: Node, stride: Node, offset: Node, requires_grad: bool | None = None
 ) -> TensorRef:
     """A tensor that surely lies within its storage. Sizes, strides and offset are in elements of `dtype`."""
-    shape, steps = _sizes(size), _sizes(stride)
+    shape, steps = _parse_sizes(size), _parse_sizes(stride)
     if len(shape) != len(steps):
         raise BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
     if type(offset) is not int or not 0 <= offset < _TOO_MANY:
@@ -397,7 +406,7 @@ def strided(
         raise BadCallError("torch turns the bytes of its big-endian storage in units of another size")
     if ref.extent[1] > storage.nbytes:
         raise BadCallError(
-            f"size {_brief(shape)} with stride {_brief(steps)} at offset {_brief((offset,))} reaches past the "
+            f"size {_format_numbers(shape)} with stride {_format_numbers(steps)} at offset {_format_numbers((offset,))} reaches past the "
             f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
         )
     return ref
@@ -528,12 +537,12 @@ class BadCallError(Exception):
     """An error in the arguments of one call. `annotate` adds the name of the call."""
 
 
-def _arity(args: tuple[Node, ...], least: int) -> None:
+def _check_arity(args: tuple[Node, ...], least: int) -> None:
     if len(args) < least:
         raise BadCallError(f"it has {len(args)} arguments and needs {least}")
 
 
-def _view(
+def _storage_view(
     node: Node,
     size: Node,
     stride: Node,
@@ -549,16 +558,16 @@ def _view(
     if node.shift and type(offset) is int:
         offset += node.shift
     # As in torch, a tensor without a dtype over an untyped storage holds bytes.
-    return strided(storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad)
+    return strided_tensor(storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad)
 
 
-def _dtype(node: Node) -> DType:
+def _parse_dtype(node: Node) -> DType:
     if type(node) is Global and node.module == "torch" and node.name in BY_NAME:
         return BY_NAME[node.name]
     raise BadCallError("unknown dtype")
 
 
-def _sizes(node: Node) -> tuple[int, ...]:
+def _parse_sizes(node: Node) -> tuple[int, ...]:
     if type(node) is Opaque and node.class_name == "torch.Size" and len(node.args) == 1:
         node = node.args[0]
     if type(node) is list:
@@ -575,28 +584,28 @@ def _sizes(node: Node) -> tuple[int, ...]:
     )  # every tensor comes here twice, so its numbers are not checked again
 
 
-def _with(tensor: Tensor, is_parameter: bool, is_buffer: bool, requires_grad: bool | None) -> Tensor:
+def _with_flags(tensor: Tensor, is_parameter: bool, is_buffer: bool, requires_grad: bool | None) -> Tensor:
     if isinstance(tensor, TensorRef):
         return tensor._replace(is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
     return replace(tensor, is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
 
 
-def _flag(node: Node) -> bool | None:
+def _flag_or_none(node: Node) -> bool | None:
     return node if type(node) is bool else None
 
 
-def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> TensorRef:
-    ref = _view(args[0], args[2], args[3], args[1], dtype, _flag(args[4]))
+def _flagged_view(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> TensorRef:
+    ref = _storage_view(args[0], args[2], args[3], args[1], dtype, _flag_or_none(args[4]))
     if flags is not None:
-        bits = _attributes(flags)
+        bits = _state_attributes(flags)
         is_usual = type(flags) is Dict and len(bits) == len(flags.keys) and set(bits) <= {"conj", "neg"}
         if not is_usual or not all(bit is True for bit in bits.values()):  # torch takes False for True
             raise BadCallError("its metadata is not a dict of the flags conj and neg, each True")
         ref = ref._replace(conj=bits.get("conj") is True, neg=bits.get("neg") is True)
-    return _numeric(ref)
+    return _numeric_tensor(ref)
 
 
-def _numeric(ref: TensorRef) -> TensorRef:
+def _numeric_tensor(ref: TensorRef) -> TensorRef:
     """Return a tensor of numbers. Raises BadCallError for one of codes, which has no scale: torch looks for it at address 0."""
     if ref.dtype.kind == "quantized":
         raise BadCallError(f"its {ref.dtype.name} tensor has no scale")
@@ -610,7 +619,7 @@ def _tensor(node: Node) -> Tensor:
     return tensor
 
 
-def _plain(node: Node) -> TensorRef:
+def _plain_tensor(node: Node) -> TensorRef:
     tensor = _tensor(node)
     if not isinstance(tensor, TensorRef):
         raise BadCallError("one of its arguments is not a plain tensor")
@@ -649,7 +658,7 @@ def _tuple_state(call: Opaque) -> tuple[Node, ...]:
     return state if is_tuple(state) else ()
 
 
-def _attributes(state: Node) -> dict[str, Node]:
+def _state_attributes(state: Node) -> dict[str, Node]:
     """The attributes in a state: a dict, or a pair of the instance's dict and its slots.
 
     Raises BadCallError for a name that a call makes, such as a scalar of numpy, which is equal to the text that it holds.
@@ -784,19 +793,24 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     begins: list[tuple[int, ...]] = []
     places: list[str] = []
     for shard in shards if type(shards) is list else ():
-        fields = _attributes(shard.states[0]) if type(shard) is Opaque and shard.states else {}
+        fields = _state_attributes(shard.states[0]) if type(shard) is Opaque and shard.states else {}
         metadata = fields.get("metadata")
-        shard_fields = _attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
+        shard_fields = (
+            _state_attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
+        )
         tensor = tensor_of(fields.get("tensor"))
         if not isinstance(tensor, TensorRef) or not shard_fields:
             raise BadCallError("a shard has no tensor or no place")
-        offsets, sizes = _sizes(shard_fields.get("shard_offsets")), _sizes(shard_fields.get("shard_sizes"))
+        offsets, sizes = (
+            _parse_sizes(shard_fields.get("shard_offsets")),
+            _parse_sizes(shard_fields.get("shard_sizes")),
+        )
         if sizes != tensor.shape or len(offsets) != len(whole.shape) or len(sizes) != len(whole.shape):
             raise BadCallError("the size of a shard is not that of its tensor")
         ends = [first + size for first, size in zip(offsets, sizes, strict=True)]
         if any(end > size for end, size in zip(ends, whole.shape, strict=True)):
             raise BadCallError(
-                f"a shard at {_brief(offsets)} of size {_brief(sizes)} lies outside of its tensor"
+                f"a shard at {_format_numbers(offsets)} of size {_format_numbers(sizes)} lies outside of its tensor"
             )
         label = "_".join(["shard", *map(str, offsets)])
         if any(label == other for other, _ in parts):
@@ -818,7 +832,7 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     return replace(whole, parts=tuple(parts), elements=held, detail=detail, shards=placement)
 
 
-def _brief(numbers: tuple[int, ...]) -> str:
+def _format_numbers(numbers: tuple[int, ...]) -> str:
     shown = [f"{n}" if n.bit_length() < 80 else f"(int of {n.bit_length()} bits)" for n in numbers[:8]]
     return f"[{', '.join(shown)}{', …' if len(numbers) > 8 else ''}]"
 
@@ -829,26 +843,26 @@ _BUILDERS: dict[str, _Builder] = {
     "torch._utils._rebuild_tensor": Rebuilder._tensor,
     "torch._utils._rebuild_tensor_v2": Rebuilder._tensor_v2,
     "torch._utils._rebuild_tensor_v3": Rebuilder._tensor_v3,
-    "torch._utils._rebuild_parameter": Rebuilder._parameter,
+    "torch._utils._rebuild_parameter": Rebuilder._parameter_tensor,
     "torch._utils._rebuild_parameter_with_state": Rebuilder._parameter_with_state,
     "torch._tensor._rebuild_from_type_v2": Rebuilder._from_type,
     "torch._tensor._rebuild_from_type": Rebuilder._from_type,
     "torch.tensor._rebuild_from_type": Rebuilder._from_type,
     "torch._utils._rebuild_qtensor": Rebuilder._quantized,
-    "torch._utils._rebuild_sparse_tensor": Rebuilder._sparse,
-    "torch._utils._rebuild_sparse_csr_tensor": Rebuilder._sparse,
+    "torch._utils._rebuild_sparse_tensor": Rebuilder._sparse_tensor,
+    "torch._utils._rebuild_sparse_csr_tensor": Rebuilder._sparse_tensor,
     "torch._utils._rebuild_meta_tensor_no_storage": Rebuilder._meta_tensor,
     "torch._utils._rebuild_nested_tensor": Rebuilder._nested_tensor,
-    "torch.nested._internal.nested_tensor._rebuild_njt": Rebuilder._jagged,
-    "torch._utils._rebuild_wrapper_subclass": Rebuilder._wrapper,
+    "torch.nested._internal.nested_tensor._rebuild_njt": Rebuilder._jagged_tensor,
+    "torch._utils._rebuild_wrapper_subclass": Rebuilder._wrapper_tensor,
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": Rebuilder._on_device,
     "torch._utils._rebuild_device_tensor_from_numpy": Rebuilder._on_device,
     "torch._utils._rebuild_xla_tensor": Rebuilder._on_device,
     "torch._utils._rebuild_mlc_tensor": Rebuilder._on_device,
     "torch.storage._load_from_bytes": Rebuilder._from_bytes,
-    "torch.jit._pickle.restore_type_tag": Rebuilder._tagged,
+    "torch.jit._pickle.restore_type_tag": Rebuilder._tagged_value,
     **{
-        f"torch.jit._pickle.build_{kind}list": Rebuilder._tagged
+        f"torch.jit._pickle.build_{kind}list": Rebuilder._tagged_value
         for kind in ("int", "tensor", "double", "bool")
     },
     "torch.nn.parameter.Parameter": Rebuilder._old_parameter,

@@ -28,7 +28,7 @@ def fields_of(node: Node) -> dict[str, Node]:
     return fields
 
 
-def numbers(node: Node, most: int) -> tuple[int, ...] | None:
+def whole_numbers(node: Node, most: int) -> tuple[int, ...] | None:
     """Return the whole numbers in a tuple, a list or a torch.Size.
 
     None for anything else, or for more than `most` numbers.
@@ -69,13 +69,13 @@ def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> C
     fields = fields_of(spec)
     node = fields.get("mesh")
     if id(node) not in meshes:
-        meshes[id(node)] = _mesh(fields_of(node))
+        meshes[id(node)] = _parse_mesh(fields_of(node))
     mesh = meshes[id(node)]
-    rows = _rows(fields.get("placements"))
+    rows = _few_items(fields.get("placements"))
     if mesh is None or rows is None or len(rows) != len(mesh.shape):
         return tensor
     placements = tuple(
-        placement for row in rows if (placement := _placement(row, len(tensor.shape))) is not None
+        placement for row in rows if (placement := _parse_placement(row, len(tensor.shape))) is not None
     )
     if len(placements) != len(rows):
         return tensor
@@ -84,14 +84,14 @@ def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> C
     return replace(tensor, piece=piece, elements=tensor.parts[0][1].numel)
 
 
-def _mesh(mesh: dict[str, Node]) -> Mesh | None:
+def _parse_mesh(mesh: dict[str, Node]) -> Mesh | None:
     shape = _mesh_shape(mesh)
     position, every = (
         mesh.get("_coordinate_on_dim"),
         mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list")),
     )
-    coordinate = None if position is None else numbers(position, _MOST)
-    ranks = () if every is None else numbers(every, _MOST)
+    coordinate = None if position is None else whole_numbers(position, _MOST)
+    ranks = () if every is None else whole_numbers(every, _MOST)
     rank = mesh.get("_rank")
     if shape is None or ranks is None or len(set(ranks)) != len(ranks):
         return None
@@ -107,15 +107,15 @@ def _mesh(mesh: dict[str, Node]) -> Mesh | None:
 def _mesh_shape(mesh: dict[str, Node]) -> tuple[int, ...] | None:
     """The number of ranks in each dimension of a mesh."""
     layout = fields_of(mesh.get("_layout"))
-    axes = _rows(layout.get("axes"))
+    axes = _few_items(layout.get("axes"))
     shape: tuple[int, ...] | None = None
     if axes is not None:  # since 2.13
-        sizes = [numbers(fields_of(axis).get("shape"), _MOST) for axis in axes]
+        sizes = [whole_numbers(fields_of(axis).get("shape"), _MOST) for axis in axes]
         shape = tuple(prod(size) for size in sizes if size is not None)
         shape = shape if len(shape) == len(sizes) else None
     elif "shape" in layout:  # since 2.9
         size = layout["shape"]
-        shape = numbers((size,) if type(size) is int else size, _MOST)
+        shape = whole_numbers((size,) if type(size) is int else size, _MOST)
     else:
         ranks = tensor_of(mesh.get("mesh"))
         shape = ranks.shape if isinstance(ranks, TensorRef) else None
@@ -124,7 +124,7 @@ def _mesh_shape(mesh: dict[str, Node]) -> tuple[int, ...] | None:
     return shape
 
 
-def _placement(node: Node, dimensions: int) -> Placement | None:
+def _parse_placement(node: Node, dimensions: int) -> Placement | None:
     if type(node) is not Opaque or type(node.func) is not Global or node.func.module not in _MODULES:
         return None
     name = node.func.name
@@ -147,18 +147,18 @@ def _is_in_order(node: Node) -> bool:
     """Tell whether the dimensions of the mesh cut each dimension in order, from the first to the last."""
     if node is None:
         return True
-    rows = _rows(node)
+    rows = _few_items(node)
     if rows is None:
         return False
     for row in rows:
         args = row.args if type(row) is Opaque else ()
-        order = numbers(args[1], _MOST) if len(args) == 2 else None
+        order = whole_numbers(args[1], _MOST) if len(args) == 2 else None
         if order is None or list(order) != sorted(order):
             return False
     return True
 
 
-def _rows(node: Node) -> Sequence[Node] | None:
+def _few_items(node: Node) -> Sequence[Node] | None:
     """Return the items of a tuple or a list of a few, or None."""
     items: Sequence[Node] | None = node if is_tuple(node) else node if type(node) is list else None
     return items if items is not None and len(items) <= DIMENSIONS else None
@@ -190,13 +190,13 @@ def placed(whole: Composite, begins: tuple[tuple[int, ...], ...], state: Node) -
     if len(rows) < 3:
         return None
     metadata, group = fields_of(rows[1]), fields_of(rows[2])
-    listed = _listed(metadata.get("shards_metadata"), whole.shape)
-    if listed is None or numbers(metadata.get("size"), DIMENSIONS) != whole.shape:
+    listed = _parse_shard_list(metadata.get("shards_metadata"), whole.shape)
+    if listed is None or whole_numbers(metadata.get("size"), DIMENSIONS) != whole.shape:
         return None
     if not _is_dtype(metadata.get("tensor_properties"), whole.dtype):
         return None
     names = ("global_rank", "global_world_size", "local_rank", "local_world_size")
-    rank, world, group_rank, size = (_count(group.get(name)) for name in names)
+    rank, world, group_rank, size = (_parse_count(group.get(name)) for name in names)
     if not _is_below(rank, world) or not _is_below(group_rank, size):
         return None
     if world is not None and size is not None and size > world:
@@ -204,20 +204,20 @@ def placed(whole: Composite, begins: tuple[tuple[int, ...], ...], state: Node) -
     return Shards(begins, listed, rank, world, group_rank, size)
 
 
-def _listed(rows: Node, shape: tuple[int, ...]) -> tuple[Shard, ...] | None:
+def _parse_shard_list(rows: Node, shape: tuple[int, ...]) -> tuple[Shard, ...] | None:
     """The shards of a list, where each lies within the shape."""
     if type(rows) is not list or len(rows) > _MOST:
         return None
     shards: list[Shard] = []
     for row in rows:
         fields = fields_of(row)
-        offsets = numbers(fields.get("shard_offsets"), DIMENSIONS)
-        sizes = numbers(fields.get("shard_sizes"), DIMENSIONS)
+        offsets = whole_numbers(fields.get("shard_offsets"), DIMENSIONS)
+        sizes = whole_numbers(fields.get("shard_sizes"), DIMENSIONS)
         if offsets is None or sizes is None or not len(offsets) == len(sizes) == len(shape):
             return None
         if any(first + size > most for first, size, most in zip(offsets, sizes, shape, strict=True)):
             return None
-        shards.append(Shard(offsets, sizes, _count(fields_of(fields.get("placement")).get("_rank"))))
+        shards.append(Shard(offsets, sizes, _parse_count(fields_of(fields.get("placement")).get("_rank"))))
     return tuple(shards)
 
 
@@ -235,5 +235,5 @@ def _is_below(first: int | None, second: int | None) -> bool:
     return first is None or second is None or first < second
 
 
-def _count(node: Node) -> int | None:
+def _parse_count(node: Node) -> int | None:
     return node if type(node) is int and 0 <= node <= _MOST else None

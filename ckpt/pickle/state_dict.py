@@ -9,7 +9,7 @@ from ckpt.model.rows import replace
 from ckpt.model.tensors import Composite, TensorRef, is_same_view
 from ckpt.pickle.calls import ordered_dict
 from ckpt.tree.find import module_steps
-from ckpt.tree.quantized import number, packed, state_version, unpacked
+from ckpt.tree.quantized import number_tensor, packed_parameters, state_version, unpack_parameters
 from ckpt.tree.view import View, look
 
 _DEPTH = 200
@@ -40,14 +40,14 @@ def state_dict(view: View) -> Opaque:
         inner = look(node)
         full = f"{prefixes[-1]}{name}"
         if len(path) == 1:  # an attribute that a quantized module saves
-            state.set([full], [_saved(name, node)])
+            state.set([full], [_saved_value(name, node)])
         elif inner.kind == "module" and kind is None and len(todo) < _DEPTH:
             prefixes.append(f"{full}.")
             _note_version(versions, full, inner)
             todo.append(iter(list(module_steps(inner, (), "", None))))
         elif inner.kind == "tensor":
             kept = tensor_attributes(node)
-            state.set([full, *(f"{full}.{key}" for key in kept)], [_detached(node), *kept.values()])
+            state.set([full, *(f"{full}.{key}" for key in kept)], [_detach_parameter(node), *kept.values()])
     if versions.keys:
         attributes = Dict()
         attributes.set(["_metadata"], [versions])
@@ -64,11 +64,11 @@ def _note_version(versions: Opaque, name: str, view: View) -> None:
         versions.set([name], [fields])
 
 
-def _saved(name: str, node: Node) -> Node:
-    inside = packed(node)
+def _saved_value(name: str, node: Node) -> Node:
+    inside = packed_parameters(node)
     if inside is not None:
-        return unpacked(name, inside[1])
-    return number(node) if name in ("scale", "zero_point") else _detached(node)
+        return unpack_parameters(name, inside[1])
+    return number_tensor(node) if name in ("scale", "zero_point") else _detach_parameter(node)
 
 
 def tensor_attributes(node: Node) -> dict[str, Node]:
@@ -110,7 +110,7 @@ def _is_parameter(node: Node) -> bool:
     )
 
 
-def _detached(node: Node) -> Node:
+def _detach_parameter(node: Node) -> Node:
     """The tensor of a Parameter: state_dict() gives no Parameters."""
     while _is_parameter(node):
         assert type(node) is Opaque
@@ -140,7 +140,7 @@ def without_gradient(node: Node) -> Node:
     return call
 
 
-def without(node: Node, names: Collection[str], prefix: str = "") -> Node:
+def without_tensors(node: Node, names: Collection[str], prefix: str = "") -> Node:
     """A state dict without the tensors of these names. What is beside tensors stays; dicts that become empty go."""
     view = look(node)
     state: Dict | Opaque = Dict()
@@ -155,7 +155,7 @@ def without(node: Node, names: Collection[str], prefix: str = "") -> Node:
             continue
         inner = look(child)
         if inner.kind == "mapping" and inner.keys:
-            child = without(child, names, f"{name}.")
+            child = without_tensors(child, names, f"{name}.")
             if not look(child).keys:
                 continue
         keys.append(key)

@@ -60,12 +60,12 @@ class Closed(BaseSource):
         self.size = size
 
     def read(self, offset: int, count: int) -> bytes:
-        raise self._closed()
+        raise self._closed_error()
 
     def check_unchanged(self) -> None:
-        raise self._closed()
+        raise self._closed_error()
 
-    def _closed(self) -> NotOpenedError:
+    def _closed_error(self) -> NotOpenedError:
         # Memory has no path: `about` adds the path of the checkpoint.
         return NotOpenedError(_CLOSED, path=None if self.name == BaseSource.name else self.name)
 
@@ -74,7 +74,7 @@ def _closed_boxes() -> NoReturn:
     raise NotOpenedError(_CLOSED)
 
 
-def pickled(path: str, make: Callable[..., object], *parts: object) -> tuple[object, ...]:
+def reduce_report(path: str, make: Callable[..., object], *parts: object) -> tuple[object, ...]:
     """Return what `__reduce__` of a report returns: `make(*parts)` gives it again, without its files.
 
     What the parts share is shared again. Raises CkptError where they are nested too deep.
@@ -90,10 +90,10 @@ def pickled(path: str, make: Callable[..., object], *parts: object) -> tuple[obj
             pickler.dump(parts)
     except RecursionError:
         raise CkptError("the checkpoint is nested too deep to pickle a report on it", path=path) from None
-    return _unpickled, (make, data.getvalue())
+    return _unpickle_report, (make, data.getvalue())
 
 
-def _unpickled(make: Callable[..., object], data: bytes) -> object:
+def _unpickle_report(make: Callable[..., object], data: bytes) -> object:
     from pickle import loads
 
     with _no_collector():
@@ -123,55 +123,55 @@ class _Reducers(dict[type, _Reducer]):
     """The table of a pickler, which is filled as it meets classes."""
 
     def __missing__(self, kind: type) -> _Reducer:
-        reducer = self[kind] = _reducer(kind)
+        reducer = self[kind] = _reducer_of(kind)
         return reducer
 
 
-def _reducer(kind: Any) -> _Reducer:
+def _reducer_of(kind: Any) -> _Reducer:
     """The function that reduces the objects of a class."""
     if issubclass(kind, type):  # classes of ours have classes of their own
-        return _name
+        return _reduce_name
     if issubclass(kind, (Column, Chain)):
-        return _rows
+        return _reduce_rows
     if issubclass(kind, tuple):  # a row, whose class may have a `__reduce__` that comes here
-        return _row
+        return _reduce_row
     if hasattr(kind, "read_many"):
-        return _source
+        return _reduce_source
     if issubclass(kind, Origin):  # only a writer asks for it
-        return _gone
+        return _reduce_to_none
     if kind in _DEEP:
         return _Slots(kind.__slots__)
     if hasattr(kind, "reduce_with"):
-        return _boxes
-    return _usual
+        return _reduce_boxes
+    return _reduce_usual
 
 
-def _name(kind: type) -> _Reduced:
+def _reduce_name(kind: type) -> _Reduced:
     return kind.__qualname__
 
 
-def _usual(thing: object) -> _Reduced:
+def _reduce_usual(thing: object) -> _Reduced:
     return thing.__reduce_ex__(_PROTOCOL)
 
 
-def _rows(rows: Iterable[object]) -> _Reduced:
+def _reduce_rows(rows: Iterable[object]) -> _Reduced:
     """A list of the rows that a column or a chain holds or can make: what makes them is a closure over the file."""
     return list, (), None, iter(rows)
 
 
-def _row(row: tuple[object, ...]) -> _Reduced:
+def _reduce_row(row: tuple[object, ...]) -> _Reduced:
     return _NEW, (type(row), *row)
 
 
-def _source(source: Source) -> _Reduced:
+def _reduce_source(source: Source) -> _Reduced:
     return Closed, (source.name, source.size)
 
 
-def _gone(thing: object) -> _Reduced:
-    return _nothing, ()
+def _reduce_to_none(thing: object) -> _Reduced:
+    return _return_none, ()
 
 
-def _nothing() -> None:
+def _return_none() -> None:
     return None
 
 
@@ -181,7 +181,7 @@ class _Cut(Protocol):
     def reduce_with(self, cut: Callable[[], NoReturn]) -> _Reduced: ...
 
 
-def _boxes(place: _Cut) -> _Reduced:
+def _reduce_boxes(place: _Cut) -> _Reduced:
     return place.reduce_with(_closed_boxes)
 
 
@@ -193,10 +193,10 @@ class _Slots:
 
     def __call__(self, thing: object) -> _Reduced:
         values = tuple([getattr(thing, name) for name in self._names])
-        return _NEW, (type(thing),), values, None, None, _fill
+        return _NEW, (type(thing),), values, None, None, _fill_slots
 
 
-def _fill(thing: Any, values: Sequence[object]) -> None:
+def _fill_slots(thing: Any, values: Sequence[object]) -> None:
     """Give an object the values of its slots."""
     for name, value in zip(thing.__slots__, values, strict=True):
         setattr(thing, name, value)

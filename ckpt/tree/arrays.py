@@ -80,12 +80,12 @@ class NumpyArray(NamedTuple):
     items: list[Node] | None = None
 
 
-def array(node: Node) -> NumpyArray | None:
+def array_of(node: Node) -> NumpyArray | None:
     """The numpy array of a node; None when the node is not a readable numpy array."""
     if type(node) is not Opaque:
         return None
     if node.class_name.endswith(".numeric._frombuffer") and len(node.args) >= 3:
-        dtype, shape = numpy_dtype(node.args[1]), _shape(node.args[2])
+        dtype, shape = numpy_dtype(node.args[1]), _shape_of(node.args[2])
         order = node.args[3] if len(node.args) > 3 else "C"
         if dtype is None or shape is None:
             return None
@@ -98,7 +98,7 @@ def array(node: Node) -> NumpyArray | None:
     if type(state) is not tuple or len(state) < 4:
         return None
     size, kind, fortran, raw = state[-4:]
-    dtype, sizes = numpy_dtype(kind), _shape(size)
+    dtype, sizes = numpy_dtype(kind), _shape_of(size)
     if dtype is None or sizes is None or type(fortran) not in (bool, int) or fortran not in (0, 1):
         return None
     if type(raw) is list:
@@ -107,7 +107,7 @@ def array(node: Node) -> NumpyArray | None:
     return NumpyArray(sizes, dtype, bool(fortran), data)
 
 
-def _shape(node: Node) -> tuple[int, ...] | None:
+def _shape_of(node: Node) -> tuple[int, ...] | None:
     if type(node) is not tuple or len(node) > 64:
         return None
     sizes = tuple([n for n in node if type(n) is int and 0 <= n < 2**63])
@@ -125,13 +125,13 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
             return None  # numpy reads a state of five parts in another order, and takes bytes for a text
         order = str(state[1])
     code = str(node.args[0])[:16]
-    return NumpyDType(code, order, _unit(node) if code in _TIMES else "")
+    return NumpyDType(code, order, _time_unit(node) if code in _TIMES else "")
 
 
 _TIMES = {"M8": "datetime64", "m8": "timedelta64"}
 
 
-def _unit(node: Opaque) -> str:
+def _time_unit(node: Opaque) -> str:
     """Return the unit of a time, from the last part of its state: `(None, (b"D", 1, 1, 1))`.
 
     It is empty if the state does not say it.
@@ -178,9 +178,9 @@ def as_bytes(node: Node) -> bytes | None:
         return None
     name, args = node.class_name, node.args
     if name == "_codecs.encode":
-        return _encoded(args[0], args[1] if len(args) == 2 else "utf-8") if 1 <= len(args) <= 2 else None
+        return _encode_text(args[0], args[1] if len(args) == 2 else "utf-8") if 1 <= len(args) <= 2 else None
     if name in _BYTES:
-        return b"" if not args else _encoded(*args) if len(args) == 2 else None
+        return b"" if not args else _encode_text(*args) if len(args) == 2 else None
     return None
 
 
@@ -189,7 +189,7 @@ def _is_changed(call: Opaque) -> bool:
     return bool(call.items or call.keys or call.states) or call.kwargs is not None
 
 
-def _encoded(text: Node, codec: Node) -> bytes | None:
+def _encode_text(text: Node, codec: Node) -> bytes | None:
     """A text in one of the codecs that Python itself uses here; any other codec would be imported by its name."""
     if not isinstance(text, str) or (type(text) is ByteStr and not text.isascii()):
         return None  # a loader decodes the strings of Python 2 first, by an encoding of its own

@@ -13,7 +13,7 @@ from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Path
 from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, dict_of, key_of, tensor_of
-from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.tensors import TensorRef, unwrap_dtensor
 from ckpt.model.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.quantized import saved_attributes
@@ -78,17 +78,17 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         )
         matches = [
             (child, (*path, *inner), None if rest == text else rest[len(text) + 1 :])
-            for inner, text, child in _beginning(view, begins)
+            for inner, text, child in _children_named(view, begins)
             if rest == text or rest.startswith(f"{text}.")
         ]
         todo += reversed(matches)
     return nodes
 
 
-def _beginning(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, Node]]:
+def _children_named(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, Node]]:
     """The children that have one of the names; all without `names`."""
     if names is None or view.kind != "mapping" or set(map(type, view.keys)) != {str}:
-        yield from named(view)
+        yield from named_children(view)
         return
     for index in sorted(
         view.keys.index(name) for name in names.intersection(cast("Sequence[str]", view.keys))
@@ -97,14 +97,14 @@ def _beginning(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, 
         yield (key,), key, view.children[index]
 
 
-def named(view: View) -> Iterator[tuple[Path, str, Node]]:
+def named_children(view: View) -> Iterator[tuple[Path, str, Node]]:
     """The path, the name and the node of each child; `find` knows the same names."""
-    below = module_steps if view.kind == "module" else steps
+    below = module_steps if view.kind == "module" else container_steps
     for path, text, child, *_ in below(view, (), "", None):
         yield path, text, child
 
 
-def children(node: Node) -> list[tuple[str | int, Node]]:
+def children_of(node: Node) -> list[tuple[str | int, Node]]:
     """The (key, child) pairs of a node, with keys as in paths. Modules give their attributes, leaves nothing."""
     if node is None or tensor_of(node) is not None:
         return []
@@ -113,14 +113,14 @@ def children(node: Node) -> list[tuple[str | int, Node]]:
         return []
     if view.kind == "module":
         return list(view.attributes.items())
-    return [(path[0], child) for path, _, child, *_ in steps(view, (), "", None)]
+    return [(path[0], child) for path, _, child, *_ in container_steps(view, (), "", None)]
 
 
 def node_at(root: Node, path: Path) -> Node:
     """The node at a path of keys as `children` gives them; None when there is no such node."""
     node = root
     for key in path:
-        node = next((child for step, child in children(node) if step == key), None)
+        node = next((child for step, child in children_of(node) if step == key), None)
     return node
 
 
@@ -136,7 +136,7 @@ def places_of(root: Node, wanted: set[int]) -> dict[int, str]:
         if id(node) in seen or type(node) in SCALARS:
             continue
         seen[id(node)] = node
-        below = [(child, f"{name}.{key}" if name else str(key)) for key, child in children(node)]
+        below = [(child, f"{name}.{key}" if name else str(key)) for key, child in children_of(node)]
         todo += reversed(below)
     return names
 
@@ -168,7 +168,7 @@ def is_run_counter(path: Path) -> bool:
 def counter(node: Node) -> float | None:
     """The value of a step counter: a number, or a tensor with one element. None for anything else."""
     found = tensor_of(node)
-    tensor = None if found is None else unwrapped(found)
+    tensor = None if found is None else unwrap_dtensor(found)
     if isinstance(tensor, TensorRef):
         form = _FORMS.get(tensor.dtype.name)
         if form is None or tensor.numel != 1 or tensor.storage.place is None:
@@ -243,7 +243,7 @@ def tied_names(entries: Iterable[Entry]) -> dict[str, str]:
     return found
 
 
-def aliases(checkpoint: Checkpoint) -> dict[str, str]:
+def tied_aliases(checkpoint: Checkpoint) -> dict[str, str]:
     """The other names of tied tensors, as `safetensors.torch.save_model` writes them: other name -> name."""
     told = {other: name for other, name in metadata_of(checkpoint.root).items() if is_alias(other, name)}
     if not told:
@@ -292,7 +292,7 @@ _LONG_KEY = 256
 _SMALL = frozenset({int, float, bool, type(None)})
 
 
-def steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
+def container_steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
     """The children of a container that is not a module: path, name, node, kind, registered, persistent."""
     prefix = f"{name}." if path else ""
     keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
@@ -354,7 +354,7 @@ def is_scalar(node: Node) -> bool:
     return type(node) in SCALARS or as_bytes(node) is not None
 
 
-def repeated(keys: Sequence[Node]) -> dict[int, int]:
+def repeated_keys(keys: Sequence[Node]) -> dict[int, int]:
     """Map the index of each key that equals an earlier one in a dict to the index of the first one."""
     if are_texts(keys) and len(set(keys)) == len(keys):
         return {}
@@ -370,7 +370,7 @@ def repeated(keys: Sequence[Node]) -> dict[int, int]:
 
 
 def is_compared(key: Node) -> bool:
-    """Tell whether `repeated` compares a key with the others."""
+    """Tell whether `repeated_keys` compares a key with the others."""
     if type(key) is tuple:  # of scalars: tuples in tuples can unfold without end
         return len(key) <= _KEY_ITEMS and all(type(item) in SCALARS for item in key)
     return type(key) is Global or (is_scalar(key) and type(key) is not bytearray)
@@ -378,10 +378,12 @@ def is_compared(key: Node) -> bool:
 
 def refuse_repeats(view: View, name: str) -> None:
     """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
-    repeats = repeated(view.keys)
+    repeats = repeated_keys(view.keys)
     if repeats:
         key = key_text(view.keys[next(iter(repeats))])
-        raise UnreadableError(f"damaged pickle: the key {show(key, 80)}{_of(name)} is set twice in one dict")
+        raise UnreadableError(
+            f"damaged pickle: the key {show(key, 80)}{_of_name(name)} is set twice in one dict"
+        )
 
 
 def merge_repeats(node: Node, name: str) -> str | None:
@@ -391,7 +393,7 @@ def merge_repeats(node: Node, name: str) -> str | None:
     """
     if type(node) is not Dict and type(node) is not Opaque:
         return None
-    repeats = repeated(node.keys)
+    repeats = repeated_keys(node.keys)
     if not repeats:
         return None
     values = list(node.values)
@@ -401,10 +403,12 @@ def merge_repeats(node: Node, name: str) -> str | None:
     key = show(key_text(node.keys[next(iter(repeats))]), 80)
     node.keys, node.values = [node.keys[index] for index in kept], [values[index] for index in kept]
     more = f", and {len(repeats) - 1:,} more" if len(repeats) > 1 else ""
-    return f"the key {key}{_of(name)} is set twice in one dict{more}: the last value counts, as in Python"
+    return (
+        f"the key {key}{_of_name(name)} is set twice in one dict{more}: the last value counts, as in Python"
+    )
 
 
-def _of(name: str) -> str:
+def _of_name(name: str) -> str:
     return f" of {show(name, 80)}" if name else ""
 
 

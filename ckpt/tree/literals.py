@@ -11,10 +11,10 @@ from ckpt.model.nodes import ByteStr, Node, Opaque
 from ckpt.tree.view import View, look
 
 
-def brief(node: Node, limit: int = 80, depth: int = 3) -> str:
+def brief_text(node: Node, limit: int = 80, depth: int = 3) -> str:
     """A node as one short text in the style of Python, cut at about `limit` characters. Not yet escaped."""
     text = ""
-    for piece in pieces(node, limit, depth):
+    for piece in text_pieces(node, limit, depth):
         text += piece
         if len(text) > limit:
             return text[: limit - 1] + "…"
@@ -55,7 +55,7 @@ class Repeats:
         self._met[id(node)] = node
 
 
-def pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = None) -> Iterator[str]:
+def text_pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = None) -> Iterator[str]:
     """The text of a node in pieces. Strings are cut at `limit`, containers deeper than `depth` are left out.
 
     Raises UnreadableError when the value holds its own parts more often than `repeats` allows.
@@ -77,16 +77,16 @@ def pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = None) -
         for index, child in enumerate(view.children):
             if index:
                 yield ", "
-            yield from pieces(child, limit, depth - 1, repeats)
+            yield from text_pieces(child, limit, depth - 1, repeats)
         yield "," + closing if view.type == "tuple" and len(view.children) == 1 else closing
     elif view.kind == "mapping":
         yield "{" if view.type == "dict" else f"{view.type}({{"
         for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
             if index:
                 yield ", "
-            yield from pieces(key, limit, depth - 1, repeats)
+            yield from text_pieces(key, limit, depth - 1, repeats)
             yield ": "
-            yield from pieces(child, limit, depth - 1, repeats)
+            yield from text_pieces(child, limit, depth - 1, repeats)
         yield "}" if view.type == "dict" else "})"
     else:
         yield f"{view.type}("
@@ -95,7 +95,7 @@ def pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = None) -
                 yield ", "
             if isinstance(key, str):
                 yield f"{str(key)[:limit]}="
-            yield from pieces(child, limit, depth - 1, repeats)
+            yield from text_pieces(child, limit, depth - 1, repeats)
         yield ")"
 
 
@@ -128,11 +128,11 @@ _PLAIN_TYPES = frozenset({"str", "int", "float", "bool", "None", "bytes", "bytea
 
 def call_text(call: Opaque, limit: int = 120) -> str:
     """A call that the loader would make, as text: `posix.system('touch x')`."""
-    args: list[str] = [brief(arg, limit, 2) for arg in call.args[:8]]
+    args: list[str] = [brief_text(arg, limit, 2) for arg in call.args[:8]]
     if len(call.args) > 8:
         args.append("…")
     if type(call.func) is Opaque:
-        name = f"({brief(call.func, limit, 2)})" if call.class_name.startswith("(") else call.class_name
+        name = f"({brief_text(call.func, limit, 2)})" if call.class_name.startswith("(") else call.class_name
     else:
         name = call.class_name
     text = f"{name}({', '.join(args)})"

@@ -42,7 +42,7 @@ _CONV_FIELDS = (
 """The fields that `__getstate__` of a quantized convolution gives, in its order."""
 
 
-def packed(node: Node) -> tuple[str, Node] | None:
+def packed_parameters(node: Node) -> tuple[str, Node] | None:
     """Return the class and the content of packed parameters (`torch.ScriptObject`), or None."""
     if type(node) is not Opaque or len(node.states) != 1 or class_of(node) != SCRIPT_OBJECT:
         return None
@@ -52,7 +52,7 @@ def packed(node: Node) -> tuple[str, Node] | None:
     return str(state[1]).removeprefix(_CLASSES), state[0]
 
 
-def convolution(call: Opaque, name: str) -> dict[str, Node] | None:
+def convolution_attributes(call: Opaque, name: str) -> dict[str, Node] | None:
     """Return the attributes of a quantized convolution, or None. Its pickle has only their values."""
     state = call.states[0] if len(call.states) == 1 else None
     if not (is_quantized(name) and "Conv" in name.rpartition(".")[2] and is_tuple(state)):
@@ -72,7 +72,9 @@ def saved_attributes(name: str, state: dict[str, Node]) -> list[str]:
     if not is_quantized(name):
         return []
     keys = [
-        key for key in ("_packed_params", "_packed_weight", "param") if packed(state.get(key)) is not None
+        key
+        for key in ("_packed_params", "_packed_weight", "param")
+        if packed_parameters(state.get(key)) is not None
     ]
     if any(key.startswith("_") for key in keys) and "dtype" in state:
         keys.append("dtype")
@@ -98,7 +100,7 @@ def state_version(name: str) -> int | None:
     return 4 if ".dynamic." in name else 3
 
 
-def unpacked(key: str, content: Node) -> Node:
+def unpack_parameters(key: str, content: Node) -> Node:
     """Return the value that state_dict() has under `key` for packed parameters of this content."""
     if key == "_packed_weight" and is_tuple(content) and len(content) > 1:  # (version, [weight], ...)
         tensors = content[1]
@@ -140,7 +142,7 @@ def numpy_tensor(array: NumpyArray) -> TensorRef | None:
     return tensor_ref(storage, dtype, array.shape, stride, 0, requires_grad=False)
 
 
-def number(node: Node) -> Node:
+def number_tensor(node: Node) -> Node:
     """A number as the tensor that `torch.tensor(number)` makes; anything else as it is."""
     return number_as(node, "float32" if type(node) is float else "int64")
 

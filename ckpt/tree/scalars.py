@@ -31,7 +31,7 @@ def class_of(call: Opaque) -> str:
     return "builtins." + name[12:] if name.startswith("__builtin__.") else name
 
 
-def _attribute(call: Opaque, name: str) -> Scalar | None:
+def _read_attribute(call: Opaque, name: str) -> Scalar | None:
     """`getattr(module.Class, "name")`, as protocol 2 writes functions that are attributes."""
     if len(call.args) == 2 and type(call.args[0]) is Global and isinstance(call.args[1], str):
         return Scalar("name", f"{call.args[0].qualified}.{call.args[1]}")
@@ -43,23 +43,23 @@ def _numpy_dtype(call: Opaque, name: str) -> Scalar | None:
     return None if dtype is None else Scalar("numpy.dtype", dtype.name)
 
 
-def _encoded(call: Opaque, name: str) -> Scalar | None:
+def _read_encoded(call: Opaque, name: str) -> Scalar | None:
     data = as_bytes(call)
     return None if data is None else Scalar("bytes", data)
 
 
-def _bytes(call: Opaque, name: str) -> Scalar | None:
+def _read_bytes(call: Opaque, name: str) -> Scalar | None:
     kind = name.rpartition(".")[2]
     data = as_bytes(call)
     return None if data is None else Scalar(kind, data)
 
 
-def _device(call: Opaque, name: str) -> Scalar | None:
+def _read_device(call: Opaque, name: str) -> Scalar | None:
     text = device_text(call)
     return None if text is None else Scalar("torch.device", text)
 
 
-def _path(call: Opaque, name: str) -> Scalar | None:
+def _read_path(call: Opaque, name: str) -> Scalar | None:
     if not all(isinstance(part, str) for part in call.args):
         return None
     windows = "Windows" in name
@@ -71,7 +71,7 @@ def _path(call: Opaque, name: str) -> Scalar | None:
     return Scalar(name, text or ".")
 
 
-def _moment(call: Opaque, name: str) -> Scalar | None:
+def _read_moment(call: Opaque, name: str) -> Scalar | None:
     kind = {"datetime": datetime, "date": date, "time": time}[name.rpartition(".")[2]]
     data = as_bytes(call.args[0]) if call.args else None
     if data is None and call.args and isinstance(call.args[0], ByteStr):
@@ -85,23 +85,23 @@ def _moment(call: Opaque, name: str) -> Scalar | None:
             else:
                 year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10], "big")
                 value = datetime(year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro)
-            zone = _zone(call.args[1]) if len(call.args) > 1 else ""
+            zone = _zone_suffix(call.args[1]) if len(call.args) > 1 else ""
             return Scalar(name, value.isoformat() + zone)
     except (ValueError, IndexError):
         pass
     return None
 
 
-def _zone(node: Node) -> str:
+def _zone_suffix(node: Node) -> str:
     """A timezone as the end of an ISO time: `+00:00`, or its class in brackets without a fixed offset."""
     if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
         span = node.args[0]
-        if type(span) is Opaque and _duration(span, "") is not None:
-            return _offset(span)
+        if type(span) is Opaque and _read_duration(span, "") is not None:
+            return _offset_text(span)
     return f" [{class_of(node)}]" if type(node) is Opaque and as_bytes(node) is None else " [a timezone]"
 
 
-def _offset(span: Opaque) -> str:
+def _offset_text(span: Opaque) -> str:
     days, seconds, _ = span.args
     if type(days) is not int or type(seconds) is not int:
         raise ValueError("not a duration")
@@ -109,15 +109,15 @@ def _offset(span: Opaque) -> str:
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
-def _timezone(call: Opaque, name: str) -> Scalar | None:
+def _read_timezone(call: Opaque, name: str) -> Scalar | None:
     """`timezone(offset)` and `ZoneInfo` as text: `+02:00`, `Europe/Berlin`."""
     given = call.args[1] if len(call.args) == 2 else None
     own = " " + given if type(given) is str else ""
     try:
         span = call.args[0] if len(call.args) == 1 or own else None
         return (
-            Scalar(name, _offset(span) + own)
-            if type(span) is Opaque and _duration(span, "") is not None
+            Scalar(name, _offset_text(span) + own)
+            if type(span) is Opaque and _read_duration(span, "") is not None
             else None
         )
     except ValueError:
@@ -129,7 +129,7 @@ def _named_zone(call: Opaque, name: str) -> Scalar | None:
     return Scalar("zoneinfo.ZoneInfo", str(key)) if isinstance(key, str) else None
 
 
-def _uuid(call: Opaque, name: str) -> Scalar | None:
+def _read_uuid(call: Opaque, name: str) -> Scalar | None:
     state = call.states[0] if len(call.states) == 1 else None
     if type(state) is not Dict or call.args:
         return None
@@ -140,12 +140,12 @@ def _uuid(call: Opaque, name: str) -> Scalar | None:
     return Scalar(name, "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])))
 
 
-def _text(call: Opaque, name: str) -> Scalar | None:
+def _read_text(call: Opaque, name: str) -> Scalar | None:
     value = call.args[0] if len(call.args) == 1 and not call.states else None
     return Scalar(name, str(value)) if isinstance(value, str) else None
 
 
-def _duration(call: Opaque, name: str) -> Scalar | None:
+def _read_duration(call: Opaque, name: str) -> Scalar | None:
     try:
         days, seconds, micro = call.args
         if type(days) is type(seconds) is type(micro) is int:
@@ -155,7 +155,7 @@ def _duration(call: Opaque, name: str) -> Scalar | None:
     return None
 
 
-def _number(call: Opaque, name: str) -> Scalar | None:
+def _read_number(call: Opaque, name: str) -> Scalar | None:
     kind = name.rpartition(".")[2]
     args = call.args
     if kind == "complex":
@@ -206,24 +206,24 @@ def device_text(node: Node) -> str | None:
 
 
 READERS: dict[str, Callable[[Opaque, str], Scalar | None]] = {
-    "builtins.getattr": _attribute,
+    "builtins.getattr": _read_attribute,
     "numpy.dtype": _numpy_dtype,
-    "torch.device": _device,
-    "_codecs.encode": _encoded,
-    **{f"builtins.{name}": _bytes for name in ("bytes", "bytearray")},
-    **{f"builtins.{name}": _number for name in ("complex", "range", "xrange", "slice")},
-    **dict.fromkeys(("decimal.Decimal", "fractions.Fraction"), _number),
+    "torch.device": _read_device,
+    "_codecs.encode": _read_encoded,
+    **{f"builtins.{name}": _read_bytes for name in ("bytes", "bytearray")},
+    **{f"builtins.{name}": _read_number for name in ("complex", "range", "xrange", "slice")},
+    **dict.fromkeys(("decimal.Decimal", "fractions.Fraction"), _read_number),
     **{
-        f"{module}.{name}": _path
+        f"{module}.{name}": _read_path
         for module in ("pathlib", "pathlib._local")
         for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath")
     },
-    **{f"datetime.{name}": _moment for name in ("datetime", "date", "time")},
-    "datetime.timedelta": _duration,
-    "datetime.timezone": _timezone,
+    **{f"datetime.{name}": _read_moment for name in ("datetime", "date", "time")},
+    "datetime.timedelta": _read_duration,
+    "datetime.timezone": _read_timezone,
     "zoneinfo.ZoneInfo._unpickle": _named_zone,
-    "uuid.UUID": _uuid,
-    "torch.torch_version.TorchVersion": _text,
+    "uuid.UUID": _read_uuid,
+    "torch.torch_version.TorchVersion": _read_text,
     **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
 }
 """Class -> its reader, which returns None for a call that the class does not make."""

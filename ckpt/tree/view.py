@@ -28,8 +28,8 @@ from ckpt.model.nodes import (
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
-from ckpt.tree.arrays import array, as_bytes
-from ckpt.tree.quantized import SCRIPT_OBJECT, convolution, packed
+from ckpt.tree.arrays import array_of, as_bytes
+from ckpt.tree.quantized import SCRIPT_OBJECT, convolution_attributes, packed_parameters
 from ckpt.tree.scalars import class_of, device_text
 
 ARRAY_ELEMENTS = 1_000
@@ -72,7 +72,7 @@ class View(NamedTuple):
     @property
     def attributes(self) -> dict[str, Node]:
         """The attributes by name, for a view of kind `module`."""
-        # `_object` makes the keys strings, so they are not checked again for every module.
+        # `_object_view` makes the keys strings, so they are not checked again for every module.
         return cast("dict[str, Node]", dict(zip(self.keys, self.children, strict=True)))
 
 
@@ -132,7 +132,7 @@ def look(node: Node) -> View:
         return look(node.meaning.root)
     if node.meaning is not None:
         return View("tensor", "torch.Tensor", node.meaning)
-    return _object(node)
+    return _object_view(node)
 
 
 RECONSTRUCT = "_reconstruct_persistent_obj"
@@ -152,7 +152,7 @@ class Persistent(NamedTuple):
     state: Dict
 
 
-def persistent(call: Opaque) -> Persistent | None:
+def persistent_parts(call: Opaque) -> Persistent | None:
     """Return the parts of a persistent object, or None for any other call."""
     if type(call.func) is not Global or call.func.name != RECONSTRUCT or len(call.args) != 1:
         return None
@@ -166,11 +166,11 @@ def persistent(call: Opaque) -> Persistent | None:
     return Persistent(kind, fields.get(SOURCE), state)
 
 
-def _object(call: Opaque) -> View:
+def _object_view(call: Opaque) -> View:
     name = class_of(call)
-    kept = persistent(call)
+    kept = persistent_parts(call)
     if kept is not None:
-        return _persistent(kept)
+        return _persistent_view(kept)
     if name in scalars.READERS:
         scalar = scalars.READERS[name](call, name)
         if scalar is not None:
@@ -179,8 +179,8 @@ def _object(call: Opaque) -> View:
         view = _READERS[name](call, name)
         if view is not None:
             return view
-    conv = convolution(call, name)
-    state = conv or _state(call)
+    conv = convolution_attributes(call, name)
+    state = conv or _state_attributes(call)
     if conv is not None or ("_parameters" in state and "_modules" in state):
         return View("module", name, keys=list(state), children=list(state.values()))
     if name.startswith("omegaconf."):
@@ -193,11 +193,11 @@ def _object(call: Opaque) -> View:
         data = value if type(value) in SCALARS else as_bytes(value)
         if data is not None or value is None:
             return View("scalar", name, data)
-    keys, children = _fields(call, state)
+    keys, children = _object_fields(call, state)
     return View("object", name, keys=keys, children=children)
 
 
-def _persistent(kept: Persistent) -> View:
+def _persistent_view(kept: Persistent) -> View:
     """The view of a persistent object: its attributes, and last the source text of its class."""
     state = _attributes_in([kept.state])
     is_module = "_parameters" in state and "_modules" in state
@@ -206,7 +206,7 @@ def _persistent(kept: Persistent) -> View:
     return View(kind, kept.type, keys=list(state), children=list(state.values()))
 
 
-def _state(call: Opaque) -> dict[str, Node]:
+def _state_attributes(call: Opaque) -> dict[str, Node]:
     """Attributes set by BUILD: the instance's dict, then its slots. Empty when the state is not a dict."""
     states = call.states
     if len(call.args) > 2 and class_of(call) != call.class_name:
@@ -242,7 +242,7 @@ def _parts_of_state(state: Node) -> tuple[Node, ...]:
     return (state,)
 
 
-def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node]]:
+def _object_fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node]]:
     """The parts of an object: arguments and items by number, then named parts."""
     numbered: list[Node] = []
     if class_of(call) == call.class_name:
@@ -288,13 +288,13 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
 
 
 def _ordered_dict(call: Opaque, name: str) -> View | None:
-    keys, values = _pairs(call)
-    metadata = _state(call).get("_metadata")
+    keys, values = _mapping_pairs(call)
+    metadata = _state_attributes(call).get("_metadata")
     short = name.rpartition(".")[2]
     return View("mapping", short, keys=keys, children=values, metadata=metadata)
 
 
-def _pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
+def _mapping_pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
     given: list[tuple[Node, Node]] = []
     for arg in call.args:
         if type(arg) is Dict:
@@ -314,14 +314,14 @@ def _default_dict(call: Opaque, name: str) -> View | None:
     return View("mapping", "defaultdict", keys=call.keys, children=call.values)
 
 
-def _lazy(call: Opaque, name: str) -> View | None:
+def _lazy_view(call: Opaque, name: str) -> View | None:
     return View("object", name)  # its argument is requires_grad
 
 
 _SETS = ("builtins.set", "builtins.frozenset")
 
 
-def _collection(call: Opaque, name: str) -> View | None:
+def _collection_view(call: Opaque, name: str) -> View | None:
     short = name.removeprefix("builtins.").removeprefix("collections.")
     items: list[Node] = []
     for arg in call.args[:1]:
@@ -338,15 +338,15 @@ def _collection(call: Opaque, name: str) -> View | None:
     return View("sequence", short, children=[*items, *call.items])
 
 
-def _size(call: Opaque, name: str) -> View | None:
+def _size_view(call: Opaque, name: str) -> View | None:
     sizes = call.args[0] if len(call.args) == 1 else None
     if type(sizes) is list or is_tuple(sizes):
         return View("sequence", "torch.Size", children=sizes)
     return None
 
 
-def _packed(call: Opaque, name: str) -> View | None:
-    inside = packed(call)
+def _packed_view(call: Opaque, name: str) -> View | None:
+    inside = packed_parameters(call)
     if inside is None:
         return None
     named, content = inside
@@ -355,7 +355,7 @@ def _packed(call: Opaque, name: str) -> View | None:
 
 
 def _numpy_array(call: Opaque, name: str) -> View | None:
-    stored = array(call)
+    stored = array_of(call)
     if stored is None:
         return None
     if stored.items is not None:
@@ -369,10 +369,10 @@ def _numpy_array(call: Opaque, name: str) -> View | None:
         return View("object", kind)
     if not stored.shape:
         return View("scalar", kind, values[0])
-    return View("sequence", kind, children=shaped(values, stored.shape, stored.fortran))
+    return View("sequence", kind, children=nest_values(values, stored.shape, stored.fortran))
 
 
-def shaped(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:
+def nest_values(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:
     """Flat values as nested lists, row by row. In a Fortran array the first index changes fastest."""
     if not values:
         return []  # even when the shape has many rows
@@ -380,21 +380,21 @@ def shaped(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[No
         return values
     rows = shape[0]
     if fortran:
-        return [shaped(values[row::rows], shape[1:], True) for row in range(rows)]
+        return [nest_values(values[row::rows], shape[1:], True) for row in range(rows)]
     width = prod(shape[1:])
-    return [shaped(values[row * width : (row + 1) * width], shape[1:], False) for row in range(rows)]
+    return [nest_values(values[row * width : (row + 1) * width], shape[1:], False) for row in range(rows)]
 
 
 _Reader = Callable[[Opaque, str], View | None]
 _READERS: dict[str, _Reader] = {
     **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _ordered_dict),
     **dict.fromkeys(("builtins.dict",), _ordered_dict),
-    **{f"builtins.{name}": _collection for name in ("set", "frozenset", "list", "tuple")},
-    "collections.deque": _collection,
+    **{f"builtins.{name}": _collection_view for name in ("set", "frozenset", "list", "tuple")},
+    "collections.deque": _collection_view,
     "collections.defaultdict": _default_dict,
-    "torch.Size": _size,
-    SCRIPT_OBJECT: _packed,
-    **dict.fromkeys(UNINITIALIZED, _lazy),
+    "torch.Size": _size_view,
+    SCRIPT_OBJECT: _packed_view,
+    **dict.fromkeys(UNINITIALIZED, _lazy_view),
     **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
     **{f"numpy.{core}.numeric._frombuffer": _numpy_array for core in ("core", "_core")},
 }
@@ -416,7 +416,7 @@ def known_parts(call: Opaque) -> Known | None:
     return None if reader is None or call.items or call.keys or call.kwargs else reader(call)
 
 
-def constructed(call: Opaque) -> Opaque:
+def as_class_call(call: Opaque) -> Opaque:
     """An object that protocol 2 makes by `partial(cls.__new__, cls, *args, **kwargs)()`, as a call of its class.
 
     Source: `copyreg.__newobj_ex__` in Lib/pickle.py. Any other call stays as it is.
@@ -447,15 +447,15 @@ def constructed(call: Opaque) -> Opaque:
     return whole
 
 
-def _named(keys: Sequence[str], values: Sequence[Node]) -> Dict:
+def _named_dict(keys: Sequence[str], values: Sequence[Node]) -> Dict:
     return dict_of(zip(keys, values, strict=True))
 
 
-def _partial(call: Opaque) -> Known | None:
+def _known_partial(call: Opaque) -> Known | None:
     state = call.states[0] if len(call.states) == 1 else None
     if not is_tuple(state) or len(state) != 4:
         return None
-    fields = _named(("func", "args", "keywords"), (state[0], state[1], state[2]))
+    fields = _named_dict(("func", "args", "keywords"), (state[0], state[1], state[2]))
     if type(state[3]) is Dict and state[3].keys:
         fields.set(["attributes"], [state[3]])
     return Known("functools.partial", fields)
@@ -466,7 +466,7 @@ def _torch_generator(call: Opaque) -> Known | None:
     if len(call.args) != 1 or not is_tuple(state) or len(state) != 3:
         return None
     device = device_text(call.args[0])  # torch 2.0 knows no devices in a pickle of plain values
-    fields = _named(("device", "seed", "offset", "state"), (device, *state))
+    fields = _named_dict(("device", "seed", "offset", "state"), (device, *state))
     return Known("torch.Generator", fields)
 
 
@@ -483,25 +483,25 @@ def _numpy_random(call: Opaque) -> Known | None:
     return None if parts is None else Known("numpy.random.Generator", parts.node)
 
 
-def _pattern(call: Opaque) -> Known | None:
+def _known_pattern(call: Opaque) -> Known | None:
     if len(call.args) != 2 or call.states or not isinstance(call.args[0], (str, bytes)):
         return None
-    return Known("re.Pattern", _named(("pattern", "flags"), call.args))
+    return Known("re.Pattern", _named_dict(("pattern", "flags"), call.args))
 
 
-def _logger(call: Opaque) -> Known | None:
+def _known_logger(call: Opaque) -> Known | None:
     name = call.args[0] if len(call.args) == 1 and not call.states else None
     return Known("logging.Logger", name) if isinstance(name, str) else None
 
 
 _FIELDS: dict[str, Callable[[Opaque], Known | None]] = {
-    "functools.partial": _partial,
-    "_functools.partial": _partial,
+    "functools.partial": _known_partial,
+    "_functools.partial": _known_partial,
     "torch._C.Generator": _torch_generator,
     **{
         f"numpy.random._pickle.__{kind}_ctor": _numpy_random
         for kind in ("randomstate", "generator", "bit_generator")
     },
-    "re._compile": _pattern,
-    "logging.getLogger": _logger,
+    "re._compile": _known_pattern,
+    "logging.getLogger": _known_logger,
 }

@@ -35,12 +35,12 @@ from ckpt.tree.find import (
     Registered,
     Step,
     are_texts,
+    container_steps,
     is_scalar,
     merge_repeats,
     module_steps,
-    named,
+    named_children,
     refuse_repeats,
-    steps,
 )
 from ckpt.tree.view import SCALARS, View, attribute_nodes, look
 
@@ -84,7 +84,7 @@ class _Frame(NamedTuple):
     container: int | None
 
 
-def flatten(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
+def flatten_tree(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
     """The tensors, values and containers of a tree. Raises LimitError when it expands beyond the limits.
 
     `budget` is what is left for the file of the tree. A tree without one, such as an edited one, counts alone.
@@ -112,24 +112,24 @@ class _Walk:
 
     def run(self, root: Node) -> Flat:
         stack: list[_Frame] = []
-        first = self._visit(root, (), "", None, None, True, 0)
+        first = self._visit_node(root, (), "", None, None, True, 0)
         if first is not None:
             stack.append(first)
         while stack:
             frame = stack[-1]
             entered = None
             for path, name, node, kind, registered, persistent in frame.below:
-                entered = self._visit(node, path, name, kind, registered, persistent, len(stack))
+                entered = self._visit_node(node, path, name, kind, registered, persistent, len(stack))
                 if entered is not None:
                     break
             if entered is not None:
                 stack.append(entered)
             else:
                 stack.pop()
-                self._leave(frame)
+                self._leave_container(frame)
         return self._out
 
-    def _visit(
+    def _visit_node(
         self,
         node: Node,
         path: Path,
@@ -140,7 +140,7 @@ class _Walk:
         depth: int,
     ) -> _Frame | None:
         """Record a leaf, or open a container."""
-        self._charge(path, name)
+        self._charge_row(path, name)
         out = self._out
         tensor = tensor_of(node)
         if registered is not True and id(node) in self._registered:
@@ -154,10 +154,10 @@ class _Walk:
             if registered:
                 self._registered.setdefault(id(node), name)
             if type(node) is Opaque and (len(node.args) == WITH_STATE or node.states):
-                self._attached(node, path, name)
+                self._record_attached(node, path, name)
             return None
         if type(node) is Global or type(node) is Opaque:
-            self._where(node, name)
+            self._record_places(node, name)
             node = inside(node)
         if type(node) is PersistentId and type(node.meaning) is Storage:
             storage = node.meaning
@@ -178,7 +178,7 @@ class _Walk:
         view = look(node)
         if view.kind == "scalar":
             out.values.append(Value(path, name, view.type, node))
-            if _long(view.value):
+            if _is_long(view.value):
                 self._barren[marker] = name, view.type
             return None
         if depth >= self._limits.depth:
@@ -194,14 +194,14 @@ class _Walk:
             out.values.append(Value(path, name, view.type, node))
             if type(node) is Opaque and view.kind == "mapping" and node.states:
                 self._open.add(marker)
-                self._attached(node, path, name)
+                self._record_attached(node, path, name)
                 self._open.discard(marker)
             if len(view.children) >= REPEAT_LENGTH or (view.kind != "sequence" and view.children):
                 self._barren[marker] = name, view.type
             return None
-        return self._enter(node, view, path, name, registered)
+        return self._enter_container(node, view, path, name, registered)
 
-    def _charge(self, path: Path, name: str) -> None:
+    def _charge_row(self, path: Path, name: str) -> None:
         """Charge one row. A text with a character beyond Latin takes up to four bytes for each."""
         budget = self._budget
         budget.memory -= _ROW + _STEP * len(path) + (len(name) if name.isascii() else 4 * len(name))
@@ -231,13 +231,15 @@ class _Walk:
             kind, source = "buffer", "Buffer"
         self._out.tensors.append(Entry(path, name, tensor, kind, source, registered is not False, persistent))
 
-    def _attached(self, owner: Opaque, path: Path, name: str) -> None:
+    def _record_attached(self, owner: Opaque, path: Path, name: str) -> None:
         """Add the tensors in attributes of a tensor or of a dict. torch restores them, state_dict() lacks them.
 
         A container in an attribute is entered once in the whole tree.
         """
         todo: list[tuple[Node, Path, str, Opaque]] = []
-        self._push(todo, [((key,), key, value) for key, value in attribute_nodes(owner)], path, name, owner)
+        self._push_children(
+            todo, [((key,), key, value) for key, value in attribute_nodes(owner)], path, name, owner
+        )
         while todo:
             node, place, text, owner = todo.pop()
             if len(place) - len(path) >= self._limits.depth:
@@ -248,18 +250,18 @@ class _Walk:
             elif not is_same_view(
                 tensor, owner.meaning
             ):  # subclasses keep their own data as an attribute as well
-                self._charge(place, text)
+                self._charge_row(place, text)
                 self._tensor(tensor, place, text, None, False, True)
             if id(node) in self._entered or id(node) in self._open:
                 continue
             self._entered[id(node)] = node
-            below = [] if tensor is not None else list(named(look(node)))
+            below = [] if tensor is not None else list(named_children(look(node)))
             if type(node) is Opaque and (tensor is not None or look(node).kind == "mapping"):
                 below += [((key,), key, value) for key, value in attribute_nodes(node)]
-            self._push(todo, below, place, text, node if type(node) is Opaque else owner)
+            self._push_children(todo, below, place, text, node if type(node) is Opaque else owner)
 
     @staticmethod
-    def _push(
+    def _push_children(
         todo: list[tuple[Node, Path, str, Opaque]],
         below: list[tuple[Path, str, Node]],
         path: Path,
@@ -270,7 +272,7 @@ class _Walk:
             if not _is_barren(node):
                 todo.append((node, (*path, *inner), f"{name}.{text}" if path else text, owner))
 
-    def _where(self, node: Node, name: str) -> None:
+    def _record_places(self, node: Node, name: str) -> None:
         places: list[Node | Storage] = [node]
         if type(node) is Opaque:
             places += [node.func, *(part for part in node.args if type(part) is Global)]
@@ -287,7 +289,9 @@ class _Walk:
                 elif len(names) < _PLACES:
                     names.append(name)
 
-    def _enter(self, node: Node, view: View, path: Path, name: str, registered: Registered) -> _Frame:
+    def _enter_container(
+        self, node: Node, view: View, path: Path, name: str, registered: Registered
+    ) -> _Frame:
         out = self._out
         # Before any tensor of it is recorded, attached ones and those of `_flat` too.
         first = len(out.tensors)
@@ -317,15 +321,15 @@ class _Walk:
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if type(node) is Opaque and view.kind == "mapping" and node.states:
-            self._attached(node, path, name)
+            self._record_attached(node, path, name)
         if view.kind == "module":
             self._registered.setdefault(id(node), name)
             below = module_steps(view, path, name, registered)
         else:
             is_done = self._flat(view, path, name, registered)
-            below = iter(()) if is_done else steps(view, path, name, registered)
+            below = iter(()) if is_done else container_steps(view, path, name, registered)
         if type(view.metadata) is Opaque:
-            self._where(view.metadata, f"{name}._metadata" if path else "_metadata")
+            self._record_places(view.metadata, f"{name}._metadata" if path else "_metadata")
         return _Frame(node, view, path, name, below, registered, first, container)
 
     def _flat(self, view: View, path: Path, name: str, registered: Registered) -> bool:
@@ -337,7 +341,7 @@ class _Walk:
             return False
         columns: list[Sequence[TensorRef]] = []
         for part in parts(nodes):
-            tensors = part if isinstance(part, Tensors) else _plain(part)
+            tensors = part if isinstance(part, Tensors) else _plain_tensors(part)
             if tensors is None:
                 return False
             columns.append(tensors)
@@ -363,7 +367,7 @@ class _Walk:
             self._out.tensors.extend(map(tuple.__new__, repeat(Entry), fields))
         return True
 
-    def _leave(self, frame: _Frame) -> None:
+    def _leave_container(self, frame: _Frame) -> None:
         out = self._out
         self._open.discard(id(frame.node))
         if frame.tensors == len(out.tensors) and frame.view.children:
@@ -376,7 +380,7 @@ class _Walk:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
-def _plain(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
+def _plain_tensors(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
     """The tensors of nodes that are all plain tensors, and no Parameters; else None."""
     refs = [node if type(node) is TensorRef else _made_by(node) for node in nodes]
     if set(map(type, refs)) != {TensorRef}:
@@ -460,7 +464,7 @@ def _is_scalar_row(node: Node) -> bool:
     return type(node) is list and len(node) <= ROW_ITEMS and all(map(is_scalar, node))
 
 
-def _long(value: Node | Storage) -> bool:
+def _is_long(value: Node | Storage) -> bool:
     return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
 
 
@@ -526,16 +530,18 @@ class _Taker:
                 raise LimitError("the dict holds too many items", "depth", self._limits.depth)
             view = look(node)
             if whole and path:
-                self._leaf(path, node)
+                self._add_leaf(path, node)
             elif view.kind == "mapping" and (view.children or not any(type(step) is int for step in path)):
-                todo += reversed(self._items(path, view))
+                todo += reversed(self._list_items(path, view))
             elif type(node) is list and not self._is_closed(node):
                 todo += reversed([((*path, place), item) for place, item in enumerate(node)])
             else:  # an empty dict in a list as well: torch cannot load its own list that lacks a position
-                self._leaf(path, node, view)
+                self._add_leaf(path, node, view)
 
-    def _items(self, path: tuple[str | int, ...], view: View) -> list[tuple[tuple[str | int, ...], Node]]:
-        parts, name = self._parts, _name(path)
+    def _list_items(
+        self, path: tuple[str | int, ...], view: View
+    ) -> list[tuple[tuple[str | int, ...], Node]]:
+        parts, name = self._parts, _dotted_name(path)
         if not view.children and path:
             parts.empty.append(name)
         if view.metadata is not None:
@@ -582,13 +588,13 @@ class _Taker:
             )
         return self._closed[id(node)]
 
-    def _leaf(self, path: tuple[str | int, ...], node: Node, view: View | None = None) -> None:
-        name = _name(path)
+    def _add_leaf(self, path: tuple[str | int, ...], node: Node, view: View | None = None) -> None:
+        name = _dotted_name(path)
         self._parts.leaves.append(Leaf(name, path, node))
         if view is not None and view.kind == "sequence" and type(node) is not list:
             if any(look(item).kind in ("tensor", "mapping") for item in view.children):
                 self._parts.tuples.append(name)
 
 
-def _name(path: tuple[str | int, ...]) -> str:
+def _dotted_name(path: tuple[str | int, ...]) -> str:
     return ".".join(map(str, path))

@@ -25,7 +25,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(descriptors._Process, "most", 2)
     monkeypatch.setattr(descriptors._Process, "is_known", True)
     with descriptors._LOCK:
-        descriptors._spare(0)
+        descriptors._close_least_used(0)
     yield
 
 
@@ -183,7 +183,7 @@ def test_a_process_that_may_open_no_more_files_says_nothing_of_the_file(
 ) -> None:
     """Whoever counts files that are not there would count it."""
     (source,) = files(tmp_path, 1)
-    descriptors._spare(0)
+    descriptors._close_least_used(0)
 
     def fail(*arguments: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

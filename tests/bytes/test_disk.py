@@ -58,10 +58,12 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 
 def test_the_file_system_is_that_of_the_mount(proc: dict[str, bytes]) -> None:
-    assert disk.below(27) == FileSystem("ext4", "254:0")
-    assert disk.below(42) == FileSystem("xfs", "7:0")
-    assert disk.below(44) == disk.below(45) == FileSystem("btrfs", "0:39")
-    assert disk.below(99) == disk.below(7) == UNKNOWN  # of another namespace, or without /proc
+    assert disk.file_system_of(27) == FileSystem("ext4", "254:0")
+    assert disk.file_system_of(42) == FileSystem("xfs", "7:0")
+    assert disk.file_system_of(44) == disk.file_system_of(45) == FileSystem("btrfs", "0:39")
+    assert (
+        disk.file_system_of(99) == disk.file_system_of(7) == UNKNOWN
+    )  # of another namespace, or without /proc
 
 
 @pytest.mark.parametrize(
@@ -69,16 +71,16 @@ def test_the_file_system_is_that_of_the_mount(proc: dict[str, bytes]) -> None:
 )
 def test_a_list_of_mounts_that_makes_no_sense(text: bytes, proc: dict[str, bytes]) -> None:
     proc["/proc/self/mountinfo"] = text
-    assert disk.below(27) == UNKNOWN
+    assert disk.file_system_of(27) == UNKNOWN
     proc["/proc/self/fdinfo/27"] = b"pos:\t0\n"
-    assert disk.below(27) == UNKNOWN
+    assert disk.file_system_of(27) == UNKNOWN
 
 
 def test_the_file_system_of_a_real_file(tmp_path: Path) -> None:
     if not os.path.exists("/proc/self/mountinfo"):
         pytest.skip("there is no /proc/self/mountinfo")
     with (tmp_path / "a").open("wb") as file:
-        found = disk.below(file.fileno())
+        found = disk.file_system_of(file.fileno())
     assert found != UNKNOWN and found.type.encode() in Path("/proc/self/mountinfo").read_bytes()
 
 
@@ -178,7 +180,7 @@ def test_only_whole_blocks_are_copied_where_they_can_be_shared(
 ) -> None:
     moved(large, tmp_path / "usual.pth")
     calls.clear()
-    monkeypatch.setattr(disk, "below", lambda fd: FileSystem(type, "7:0"))
+    monkeypatch.setattr(disk, "file_system_of", lambda fd: FileSystem(type, "7:0"))
     monkeypatch.setattr(disk, "writes_through", lambda fd: False)
 
     moved(large, tmp_path / "shared.pth")
@@ -194,7 +196,7 @@ def test_only_whole_blocks_are_copied_where_they_can_be_shared(
 def test_elsewhere_the_space_is_reserved_and_ranges_are_copied_whole(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[Call]
 ) -> None:
-    monkeypatch.setattr(disk, "below", lambda fd: FileSystem("ext4", "7:0"))
+    monkeypatch.setattr(disk, "file_system_of", lambda fd: FileSystem("ext4", "7:0"))
     moved(large, tmp_path / "b.pth")
 
     assert named(calls, "posix_fallocate") == [(0, (tmp_path / "b.pth").stat().st_size)]
@@ -210,7 +212,7 @@ def test_a_source_on_another_file_system_is_reserved_for(
         is_source = os.readlink(f"/proc/self/fd/{fd}").endswith("a.pth")
         return FileSystem("xfs", "7:0" if is_source else "7:1")
 
-    monkeypatch.setattr(disk, "below", below)
+    monkeypatch.setattr(disk, "file_system_of", below)
     moved(large, tmp_path / "b.pth")
     assert named(calls, "posix_fallocate")
 
@@ -238,7 +240,7 @@ def test_every_range_is_copied_as_it_is(
         wanted += gap + data[at : at + count]
     seen: list[int] = []
     to = target(str(tmp_path / "out"), force=False)
-    with io_target.writing(to, len(wanted), seen.append, sources=[source]) as sink:
+    with io_target.writing_file(to, len(wanted), seen.append, sources=[source]) as sink:
         for gap, at, count in steps:
             sink.write(gap)
             sink.copy(source, at, count)
@@ -308,7 +310,7 @@ def test_undo_forces_the_size_alone(path: Path, through: None, calls: list[Call]
     old = path.read_bytes()
     in_place(path)
     calls.clear()
-    save.undo(str(path), LIMITS)
+    save.undo_rewrite(str(path), LIMITS)
 
     assert calls == [Call("ftruncate", (len(old),)), Call("pwritev", (len(old) - 1, 1, os.RWF_DSYNC))]
     assert path.read_bytes() == old
@@ -317,7 +319,7 @@ def test_undo_forces_the_size_alone(path: Path, through: None, calls: list[Call]
 def test_what_fails_is_cut_off_on_the_disk_too(path: Path, through: None, calls: list[Call]) -> None:
     old = path.read_bytes()
     source = File(str(path))
-    with pytest.raises(WriteError, match="not so"), inplace.appending(source) as sink:
+    with pytest.raises(WriteError, match="not so"), inplace.appending_sink(source) as sink:
         sink.write(b"new")
         sink.sync()
         raise WriteError("not so")
@@ -350,7 +352,7 @@ def test_where_the_system_does_not_know_it_the_whole_file_is_forced(
     assert names == (["pwrite", "fsync"] * 2 if nth == 1 else ["pwritev", "pwrite", "fsync"])
     assert path.read_bytes() == copy.read_bytes()
     calls.clear()
-    save.undo(str(path), LIMITS)
+    save.undo_rewrite(str(path), LIMITS)
     assert [call.name for call in calls] == ["ftruncate", "fsync"]
 
 
@@ -512,7 +514,7 @@ def test_in_place_on_a_real_file_system(
     path = rewriting.saved({"a": torch.rand(9)}, mounted / "a.pth")
     old = path.read_bytes()
     in_place(path)
-    save.undo(str(path), LIMITS)
+    save.undo_rewrite(str(path), LIMITS)
 
     names = [call.name for call in calls]
     assert names == (

@@ -39,10 +39,10 @@ from ckpt.bytes.executor import (
     Serial,
     Task,
     Threads,
-    cpus,
+    count_cpus,
     run_bundled,
     run_each,
-    spans,
+    split_spans,
 )
 from ckpt.commands.diff.diff import Options, diff
 from ckpt.commands.stats.stats import stats
@@ -276,7 +276,7 @@ def test_a_command_that_forks_says_the_same(words: str, tmp_path: Path) -> None:
     )
 
     assert with_threads.stderr == b""
-    assert set(with_forks.stderr.split()) == ({b"forked"} if cpus() > 1 else set())
+    assert set(with_forks.stderr.split()) == ({b"forked"} if count_cpus() > 1 else set())
     assert (with_threads.returncode, with_threads.stdout) == (with_forks.returncode, with_forks.stdout)
     assert with_threads.stdout
 
@@ -386,7 +386,7 @@ def until(condition: Callable[[], bool]) -> None:
 )
 def test_spans_hold_every_element_once(numel: int, size: int, step: int, span: int) -> None:
     with mock.patch.object(executors, "SPAN", span):
-        found = spans(numel, size, step)
+        found = split_spans(numel, size, step)
 
     assert [at for first, last in found for at in range(first, last)] == list(range(numel))
     assert all(first % step == 0 for first, _ in found)
@@ -396,7 +396,7 @@ def test_spans_hold_every_element_once(numel: int, size: int, step: int, span: i
 
 
 def test_a_tensor_of_many_gigabytes_is_many_tasks() -> None:
-    found = spans(10**10, 4, 1 << 17)
+    found = split_spans(10**10, 4, 1 << 17)
 
     assert len(found) == -(-(10**10) // (1 << 24)) and found[0] == (0, 1 << 24)
 

@@ -19,7 +19,7 @@ from deeds import DEEDS, HAS_FILTERS
 from process import python
 
 from ckpt.bytes import fence, syscalls
-from ckpt.bytes.source import reason
+from ckpt.bytes.source import read_failure_reason
 from ckpt.model.errors import STOPPED, NotOpenedError
 
 LEAVES_NETWORK = {"make_a_socket", "connect", "send"}
@@ -264,9 +264,9 @@ print(fence.raise_fence())
 @needs_linux
 def test_what_the_fence_refuses_is_no_fault_of_a_file() -> None:
     with pytest.raises(OSError) as caught:
-        reason(OSError(STOPPED, os.strerror(STOPPED)))
+        read_failure_reason(OSError(STOPPED, os.strerror(STOPPED)))
     assert not isinstance(caught.value, NotOpenedError) and caught.value.errno == STOPPED
-    assert reason(PermissionError(1, "Operation not permitted")) == "no permission to read it"
+    assert read_failure_reason(PermissionError(1, "Operation not permitted")) == "no permission to read it"
 
 
 # --- the program of the filter ----------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_a_new_folder_holds_what_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kernel", [True, False], ids=["renameat2", "two renames"])
 def test_a_folder_is_swapped(kernel: bool, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        monkeypatch.setattr(io_target, "renamed", lambda *_: False)
+        monkeypatch.setattr(io_target, "rename_with_flags", lambda *_: False)
     old.chmod(0o750)
     sink = write(target(old, force=True), **NEW)
     assert content(old) == NEW and not sink.warnings
@@ -84,7 +84,7 @@ def test_what_appears_in_the_last_moment_is_not_replaced(
     what: str, kernel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel:
-        monkeypatch.setattr(io_target, "renamed", lambda *_: False)
+        monkeypatch.setattr(io_target, "rename_with_flags", lambda *_: False)
     out = tmp_path / "out"
     with (
         pytest.raises(UsageError, match="exists"),
@@ -156,7 +156,7 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
     name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "two renames":
-        monkeypatch.setattr(io_target, "renamed", lambda *_: False)
+        monkeypatch.setattr(io_target, "rename_with_flags", lambda *_: False)
     for number in ERRORS:
         for nth in range(1, 20):
             place = tmp_path / f"{number}.{nth}"
@@ -319,7 +319,7 @@ def test_a_folder_whose_rename_fails_is_kept_and_its_name_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without renameat2 the name is claimed first: nothing may stand there as if it were the checkpoint."""
-    monkeypatch.setattr(io_target, "renamed", lambda *_: False)
+    monkeypatch.setattr(io_target, "rename_with_flags", lambda *_: False)
     monkeypatch.setattr(os, "rename", mock.Mock(side_effect=OSError(errno.EIO, "x")))
     with pytest.raises(WriteError, match="cannot be put in place") as error:
         write(target(tmp_path / "out"), **NEW)

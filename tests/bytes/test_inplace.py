@@ -55,7 +55,7 @@ def test_a_file_that_takes_its_place_meanwhile_is_not_cut(
         os.replace(path.parent / "other", path)
 
     meanwhile(monkeypatch, replace)
-    save.undo(str(path), Limits())
+    save.undo_rewrite(str(path), Limits())
 
     assert path.read_bytes() == other
 
@@ -74,7 +74,7 @@ def test_a_file_that_changes_meanwhile_is_not_cut(
 
     meanwhile(monkeypatch, change)
     with pytest.raises(NotOpenedError, match="changed while it was read"):
-        save.undo(str(path), Limits())
+        save.undo_rewrite(str(path), Limits())
 
     assert path.stat().st_size == before.st_size + (how == "grows")
 
@@ -88,7 +88,7 @@ def test_it_is_opened_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", once)
-    save.undo(str(path), Limits())
+    save.undo_rewrite(str(path), Limits())
 
     assert opened == [str(path)]
 
@@ -99,7 +99,7 @@ def test_a_file_that_another_process_rewrites(dry_run: bool, path: Path) -> None
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(WriteError, match="another process is rewriting it"):
-            save.undo(str(path), Limits(), dry_run=dry_run)
+            save.undo_rewrite(str(path), Limits(), dry_run=dry_run)
     assert path.read_bytes() == before
 
 
@@ -114,7 +114,7 @@ def test_while_it_is_undone_nobody_rewrites_it(path: Path, monkeypatch: pytest.M
             save.append(rehome(Survey(checkpoint), moves("xpu:0", []), Limits()).result, Limits())
 
     meanwhile(monkeypatch, look)
-    assert save.undo(str(path), Limits()).after == (SAMPLES / "train_cuda.pth").stat().st_size
+    assert save.undo_rewrite(str(path), Limits()).after == (SAMPLES / "train_cuda.pth").stat().st_size
 
 
 def test_a_name_that_leads_to_another_file_when_it_is_locked(
@@ -128,7 +128,7 @@ def test_a_name_that_leads_to_another_file_when_it_is_locked(
 
     monkeypatch.setattr(fcntl, "flock", replaced)
     with pytest.raises(WriteError, match="was replaced while"):
-        save.undo(str(path), Limits())
+        save.undo_rewrite(str(path), Limits())
     assert path.read_bytes() == before
 
 
@@ -142,7 +142,7 @@ def test_a_cut_that_fails(name: str, number: int, path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, name, refuse)
     with pytest.raises(WriteError, match="the disk reports an error"):
-        save.undo(str(path), Limits())
+        save.undo_rewrite(str(path), Limits())
     assert before.startswith(path.read_bytes())
 
 
@@ -154,7 +154,7 @@ def test_a_close_that_fails_after_the_cut_is_a_warning(path: Path, monkeypatch: 
         raise OSError(errno.EIO, "late")
 
     monkeypatch.setattr(os, "close", close)
-    undone = save.undo(str(path), Limits())
+    undone = save.undo_rewrite(str(path), Limits())
     monkeypatch.undo()
 
     assert undone.warnings == ("closing it failed after it was complete: the disk reports an error",)
@@ -167,7 +167,7 @@ def test_what_is_no_file(dry_run: bool, name: str, path: Path) -> None:
     (path.parent / "folder").mkdir()
     os.mkfifo(path.parent / "fifo")
     with pytest.raises(CkptError) as caught:
-        save.undo(str(path.parent / name), Limits(), dry_run=dry_run)
+        save.undo_rewrite(str(path.parent / name), Limits(), dry_run=dry_run)
     assert "\n" not in str(caught.value)
 
 
@@ -180,24 +180,27 @@ def test_a_dry_run_needs_no_right_to_write(path: Path, monkeypatch: pytest.Monke
         return real(name, flags, *args)
 
     monkeypatch.setattr(os, "open", read_only)
-    assert save.undo(str(path), Limits(), dry_run=True).after > 0
+    assert save.undo_rewrite(str(path), Limits(), dry_run=True).after > 0
     with pytest.raises(WriteError, match="cannot be written: no permission"):
-        save.undo(str(path), Limits())
+        save.undo_rewrite(str(path), Limits())
 
 
 def test_an_error_in_the_block_leaves_the_file(path: Path) -> None:
     before = path.read_bytes()
-    with pytest.raises(CkptError), inplace.held(str(path), to_change=True):
+    with pytest.raises(CkptError), inplace.locked_file(str(path), to_change=True):
         raise CkptError("not so")
     assert path.read_bytes() == before
 
 
 def test_a_file_that_is_looked_at_may_be_looked_at_by_others(path: Path) -> None:
-    with inplace.held(str(path), to_change=False) as one, inplace.held(str(path), to_change=False) as two:
+    with (
+        inplace.locked_file(str(path), to_change=False) as one,
+        inplace.locked_file(str(path), to_change=False) as two,
+    ):
         assert one.source.size == two.source.size
         with (
             pytest.raises(WriteError, match="another process is rewriting it"),
-            inplace.held(str(path), to_change=True),
+            inplace.locked_file(str(path), to_change=True),
         ):
             pass
 
@@ -210,7 +213,7 @@ def test_a_file_that_changes_before_it_is_locked(path: Path, monkeypatch: pytest
     monkeypatch.setattr(fcntl, "flock", changed)
     with (
         pytest.raises(CkptError, match="changed while it was read"),
-        inplace.held(str(path), to_change=False),
+        inplace.locked_file(str(path), to_change=False),
     ):
         pass
 

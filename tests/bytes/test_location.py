@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.bytes.location import Links, LocalPath, Location, beside, is_lasting, locate
+from ckpt.bytes.location import Links, LocalPath, Location, is_lasting, locate, path_beside
 from ckpt.model.errors import LinkError, NotOpenedError, UnreadableError
 
 LOCATIONS: dict[str, Callable[[Path], Location]] = {"LocalPath": lambda path: LocalPath(str(path))}
@@ -308,27 +308,27 @@ def test_files_and_folders_last_and_streams_do_not(folder: Path) -> None:
     ],
 )
 def test_a_result_lies_beside_its_input(name: str, expected: str, folder: Path) -> None:
-    assert beside(f"{folder}/{name}", ".cpu", ()) == f"{folder}/{expected}"
+    assert path_beside(f"{folder}/{name}", ".cpu", ()) == f"{folder}/{expected}"
 
 
 def test_a_result_has_an_ending_that_its_format_has(folder: Path) -> None:
     path = f"{folder}/a.pth"
-    assert beside(path, ".x", (".pt", ".pth")) == f"{folder}/a.x.pth"
-    assert beside(path, ".x", (".safetensors", ".sft")) == f"{folder}/a.x.safetensors"
-    assert beside(path, ".x", (".pt", ".pth"), other=False) == f"{folder}/a.x.pt"
+    assert path_beside(path, ".x", (".pt", ".pth")) == f"{folder}/a.x.pth"
+    assert path_beside(path, ".x", (".safetensors", ".sft")) == f"{folder}/a.x.safetensors"
+    assert path_beside(path, ".x", (".pt", ".pth"), other=False) == f"{folder}/a.x.pt"
 
 
 def test_a_result_takes_no_name_that_is_taken(folder: Path) -> None:
     (folder / "a.x.bin").write_bytes(b"")
     (folder / "a.x.2.bin").symlink_to("nowhere")
-    assert beside(f"{folder}/a.bin", ".x", ()) == f"{folder}/a.x.3.bin"
+    assert path_beside(f"{folder}/a.bin", ".x", ()) == f"{folder}/a.x.3.bin"
 
 
 def test_a_result_in_a_folder_that_takes_none_lies_in_the_working_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, how: str(path) == os.curdir)
-    assert beside(f"{folder}/a.pth", ".x", ()) == "a.x.pth"
-    assert beside("https://example.org/run/a.pth", ".x", ()) == "a.x.pth"
+    assert path_beside(f"{folder}/a.pth", ".x", ()) == "a.x.pth"
+    assert path_beside("https://example.org/run/a.pth", ".x", ()) == "a.x.pth"
     monkeypatch.setattr(os, "access", lambda path, how: False)
-    assert beside(f"{folder}/a.pth", ".x", ()) is None
+    assert path_beside(f"{folder}/a.pth", ".x", ()) is None

@@ -13,7 +13,7 @@ from process import SAMPLES, Done
 
 from ckpt.bytes import source
 from ckpt.bytes import target as io_target
-from ckpt.bytes.target import target, writing
+from ckpt.bytes.target import target, writing_file
 
 LACKING = (
     "posix_fallocate",
@@ -81,7 +81,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
 ) -> None:
     take_away(monkeypatch)
     to = target(str(tmp_path / "x"), force=False)
-    with pytest.raises(io_target.WriteError, match="the disk is full"), writing(to, 1 << 60):
+    with pytest.raises(io_target.WriteError, match="the disk is full"), writing_file(to, 1 << 60):
         pytest.fail("nothing is written")
     assert os.listdir(tmp_path) == []
 
@@ -92,6 +92,6 @@ def test_a_file_system_without_locks(number: int, tmp_path: Path, monkeypatch: p
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with writing(target(str(tmp_path / "x"), force=False), 3) as sink:
+    with writing_file(target(str(tmp_path / "x"), force=False), 3) as sink:
         sink.write(b"abc")
     assert (tmp_path / "x").read_bytes() == b"abc"

@@ -19,7 +19,16 @@ import torch
 from process import python
 from webs import Kept
 
-from ckpt.bytes.source import BaseSource, Extended, File, Memory, Source, differs, inflate, open_address
+from ckpt.bytes.source import (
+    BaseSource,
+    Extended,
+    File,
+    Memory,
+    Source,
+    inflate_exactly,
+    is_changed_file,
+    open_address,
+)
 from ckpt.ext.live.memory import LiveSource
 from ckpt.ext.remote.source import RangeSource
 from ckpt.model.errors import CutOffError, DamagedDataError, NotOpenedError
@@ -223,12 +232,12 @@ def status_of(**changed: int) -> os.stat_result:
 @pytest.mark.parametrize("name", ["ino", "dev", "size", "mtime", "ctime"])
 def test_another_file_or_other_bytes_are_a_change(name: str) -> None:
     """Whoever sets the time of a file back after a write cannot set the time of that."""
-    assert differs(status_of(**{name: 9}), status_of())
+    assert is_changed_file(status_of(**{name: 9}), status_of())
 
 
 @pytest.mark.parametrize("name", ["mode", "nlink", "uid", "gid"])
 def test_another_name_or_other_rights_are_no_change(name: str) -> None:
-    assert not differs(status_of(**{name: 9, "ctime": 9}), status_of())
+    assert not is_changed_file(status_of(**{name: 9, "ctime": 9}), status_of())
 
 
 def test_reading_a_file_is_no_change(tmp_path: Path) -> None:
@@ -497,11 +506,11 @@ def test_deflated_bytes_are_inflated_to_their_recorded_size() -> None:
     data = machine.compress(DATA)
     open_end = data + machine.flush(zlib.Z_SYNC_FLUSH)
     data = open_end + machine.flush()
-    assert inflate(data, len(DATA), "it") == DATA
+    assert inflate_exactly(data, len(DATA), "it") == DATA
     for size in (0, len(DATA) - 1, len(DATA) + 1):
         with pytest.raises(DamagedDataError, match=f"it: does not inflate to the {size:,} bytes"):
-            inflate(data, size, "it")
+            inflate_exactly(data, size, "it")
     with pytest.raises(DamagedDataError, match="does not inflate"):  # all bytes are there, but not its end
-        inflate(open_end, len(DATA), "it")
+        inflate_exactly(open_end, len(DATA), "it")
     with pytest.raises(DamagedDataError, match="it: damaged deflate data"):
-        inflate(b"\xff" * 20, 20, "it")
+        inflate_exactly(b"\xff" * 20, 20, "it")

@@ -71,7 +71,9 @@ def into_new(folder: Path) -> None:
     """Write a new file beside the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
-        save.save(report.result, target.target(str(folder / "out.pth"), force=True), "torch-zip", Limits())
+        save.save_checkpoint(
+            report.result, target.target(str(folder / "out.pth"), force=True), "torch-zip", Limits()
+        )
 
 
 def in_place(folder: Path) -> None:
@@ -84,7 +86,9 @@ def over_itself(folder: Path) -> None:
     """Replace the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
-        save.save(report.result, target.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
+        save.save_checkpoint(
+            report.result, target.target(str(folder / "in.pth"), force=True), "torch-zip", Limits()
+        )
 
 
 def as_a_whole(folder: Path) -> None:
@@ -228,7 +232,7 @@ def test_undo_is_on_the_disk_when_it_is_done(folder: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(disk, "writes_through", lambda fd: False)
         seen = recorded(patch)
-        save.undo(str(folder / "in.pth"), Limits())
+        save.undo_rewrite(str(folder / "in.pth"), Limits())
 
     assert [name for name, _ in seen] == ["ftruncate", "fsync"]
 
@@ -240,7 +244,7 @@ def test_an_appended_end_that_fails_is_cut_off_on_the_disk_too(
     with monkeypatch.context() as patch:
         patch.setattr(disk, "writes_through", lambda fd: False)
         seen = recorded(patch)
-        with pytest.raises(WriteError, match="not so"), inplace.appending(source) as sink:
+        with pytest.raises(WriteError, match="not so"), inplace.appending_sink(source) as sink:
             sink.write(b"new")
             sink.flush()
             raise WriteError("not so")
@@ -299,7 +303,7 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(
             text = f"the first {len(old):,} bytes are intact (ckpt rehome --undo --dry-run {source})"
             assert text in str(error) and "an in-place rewrite was interrupted" in str(error)
         if now != old:
-            assert save.undo(str(source), Limits()) == (len(now), len(old), ())
+            assert save.undo_rewrite(str(source), Limits()) == (len(now), len(old), ())
         assert source.read_bytes() == old
     assert interrupted >= 3 and finished >= 1
 
@@ -383,7 +387,7 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path, killer: ki
         if arguments == ("--in-place",):
             assert now.startswith(old)
             if now not in (old, new):
-                assert save.undo(str(source), Limits()).after == len(old)
+                assert save.undo_rewrite(str(source), Limits()).after == len(old)
         else:
             assert now == old or (now == new and "--copy" in arguments)
         if (folder / "out.pth").exists():
@@ -508,7 +512,7 @@ def test_a_disk_without_the_space_is_told_before_the_first_byte(
 
     with (
         pytest.raises(WriteError, match="the disk is full") as caught,
-        target.writing(target.target(str(folder / "out.pth"), force=False), 2048),
+        target.writing_file(target.target(str(folder / "out.pth"), force=False), 2048),
     ):
         entered = True
 
@@ -522,7 +526,10 @@ def test_a_disk_that_fills_while_a_file_grows_names_no_size(
     monkeypatch.setattr(os, "pwrite", full)
     monkeypatch.setattr(os, "pwritev", full)
 
-    with pytest.raises(WriteError, match="the disk is full") as caught, inplace.appending(source) as sink:
+    with (
+        pytest.raises(WriteError, match="the disk is full") as caught,
+        inplace.appending_sink(source) as sink,
+    ):
         sink.write(b"new")
 
     assert caught.value.hint is None
@@ -570,7 +577,7 @@ def test_copies_are_the_bytes_that_they_copy(
     seen: list[int] = []
 
     to = target.target(str(tmp_path / "out"), force=False)
-    with target.writing(to, len(wanted), seen.append) as sink:
+    with target.writing_file(to, len(wanted), seen.append) as sink:
         sink.write(b"<")
         at = 1
         for offset, size in ranges:
@@ -594,7 +601,7 @@ def test_a_source_that_is_cut_while_it_is_copied(
 
     with (
         pytest.raises(CkptError),
-        target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as sink,
+        target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as sink,
     ):
         sink.copy(source, 0, nbytes)
 
@@ -626,7 +633,7 @@ def test_writes_of_every_size_come_in_order(
             sink.write(piece)
         assert sink.position == nbytes and sink.taken() == data and sink.taken() == b""
         return
-    with target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as out:
+    with target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as out:
         for piece in pieces:
             out.write(memoryview(piece))
     assert (tmp_path / "out").read_bytes() == data
@@ -636,7 +643,7 @@ def test_writes_of_every_size_come_in_order(
 def test_another_size_than_was_planned_is_never_put_in_place(change: int, tmp_path: Path) -> None:
     to = target.target(str(tmp_path / "out"), force=False)
 
-    with pytest.raises(AssertionError), target.writing(to, 100 + change) as sink:
+    with pytest.raises(AssertionError), target.writing_file(to, 100 + change) as sink:
         sink.write(bytes(100))
 
     assert os.listdir(tmp_path) == []
@@ -673,7 +680,7 @@ def test_an_existing_file_is_replaced_only_by_force(folder: Path) -> None:
 def test_a_file_that_appears_meanwhile_is_not_replaced(folder: Path) -> None:
     to = target.target(str(folder / "out.pth"), force=False)
 
-    with pytest.raises(UsageError, match="exists"), target.writing(to, 3) as sink:
+    with pytest.raises(UsageError, match="exists"), target.writing_file(to, 3) as sink:
         sink.write(b"abc")
         (folder / "out.pth").write_bytes(b"mine")
 
@@ -689,13 +696,13 @@ def no_links(*args: Any, **kwargs: Any) -> None:
 def test_where_links_cannot_be_made(kernel: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", no_links)
     if not kernel:
-        monkeypatch.setattr(target, "renamed", lambda old, new, how: False)
-    with target.writing(target.target(str(folder / "out.pth"), force=False), 3) as sink:
+        monkeypatch.setattr(target, "rename_with_flags", lambda old, new, how: False)
+    with target.writing_file(target.target(str(folder / "out.pth"), force=False), 3) as sink:
         sink.write(b"abc")
     assert (folder / "out.pth").read_bytes() == b"abc"
 
     to = target.target(str(folder / "other.pth"), force=False)
-    with pytest.raises(UsageError, match="exists"), target.writing(to, 3) as sink:
+    with pytest.raises(UsageError, match="exists"), target.writing_file(to, 3) as sink:
         sink.write(b"abc")
         (folder / "other.pth").write_bytes(b"mine")
     assert (folder / "other.pth").read_bytes() == b"mine"
@@ -710,7 +717,7 @@ def test_what_appears_in_the_last_moment_is_not_replaced(
     """After the last look at the folder: only the call itself can refuse."""
     monkeypatch.setattr(os, "link", no_links)
     out = folder / "out.pth"
-    renamed, replace = target.renamed, os.replace
+    renamed, replace = target.rename_with_flags, os.replace
 
     def appear() -> None:
         out.symlink_to("in.pth") if what == "link" else out.write_bytes(b"mine")
@@ -719,11 +726,11 @@ def test_what_appears_in_the_last_moment_is_not_replaced(
         appear()
         return kernel and renamed(old, new, how)
 
-    monkeypatch.setattr(target, "renamed", late)
+    monkeypatch.setattr(target, "rename_with_flags", late)
     monkeypatch.setattr(os.path, "lexists", lambda path: False)
     with (
         pytest.raises(UsageError, match="exists"),
-        target.writing(target.target(str(out), force=False), 3) as sink,
+        target.writing_file(target.target(str(out), force=False), 3) as sink,
     ):
         sink.write(b"abc")
 
@@ -736,11 +743,11 @@ def test_a_claim_that_cannot_be_used_is_given_back(folder: Path, monkeypatch: py
         raise OSError(errno.EIO, "no")
 
     monkeypatch.setattr(os, "link", no_links)
-    monkeypatch.setattr(target, "renamed", lambda old, new, how: False)
+    monkeypatch.setattr(target, "rename_with_flags", lambda old, new, how: False)
     monkeypatch.setattr(os, "replace", refuse)
     with (
         pytest.raises(WriteError, match="cannot be put in place"),
-        target.writing(target.target(str(folder / "out.pth"), force=False), 3) as sink,
+        target.writing_file(target.target(str(folder / "out.pth"), force=False), 3) as sink,
     ):
         sink.write(b"abc")
 
@@ -757,7 +764,7 @@ def test_a_file_that_cannot_be_put_in_place_is_kept_and_named(
     monkeypatch.setattr(os, "replace", busy)
     to = target.target(str(folder / "out.pth"), force=True)
 
-    with pytest.raises(WriteError, match="in use") as caught, target.writing(to, 3) as sink:
+    with pytest.raises(WriteError, match="in use") as caught, target.writing_file(to, 3) as sink:
         sink.write(b"abc")
 
     kept = Path(str(caught.value.hint).rpartition(" ")[2])
@@ -784,7 +791,7 @@ def test_the_owner_of_what_is_replaced(folder: Path) -> None:
     out.write_bytes(b"old")
     os.chown(out, 65534, 65533)
 
-    with target.writing(target.target(str(out), force=True), 3) as sink:
+    with target.writing_file(target.target(str(out), force=True), 3) as sink:
         sink.write(b"new")
 
     assert out.read_bytes() == b"new" and (out.stat().st_uid, out.stat().st_gid) == (65534, 65533)
@@ -793,7 +800,7 @@ def test_the_owner_of_what_is_replaced(folder: Path) -> None:
 def test_a_name_as_long_as_names_may_be(folder: Path) -> None:
     out = folder / ("n" * 251 + ".pth")
 
-    with target.writing(target.target(str(out), force=False), 3) as sink:
+    with target.writing_file(target.target(str(out), force=False), 3) as sink:
         sink.write(b"abc")
 
     assert out.read_bytes() == b"abc"
@@ -878,7 +885,7 @@ def test_a_group_that_cannot_be_kept_gets_no_more_than_others(
         raise PermissionError(errno.EPERM, "not yours")
 
     monkeypatch.setattr(os, "fchown", refuse)
-    with target.writing(target.target(str(out), force=True), 3) as sink:
+    with target.writing_file(target.target(str(out), force=True), 3) as sink:
         sink.write(b"new")
 
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
@@ -948,7 +955,7 @@ def test_a_close_that_fails_after_the_commit_is_a_warning(
     arguments += ["--copy"] if way == "over itself" else []
     monkeypatch.chdir(folder)
     lines: list[str] = []
-    monkeypatch.setattr(output, "talk", lines.append)
+    monkeypatch.setattr(output, "write_talk", lines.append)
     monkeypatch.setattr(os, "close", close)
     with pytest.raises(SystemExit) as left:
         app.program(("rehome",))(arguments, prog_name="ckpt")
@@ -966,7 +973,7 @@ def test_a_temporary_file_that_cannot_be_removed_is_a_warning(
         raise PermissionError(errno.EPERM, "no")
 
     monkeypatch.setattr(os, "unlink", refuse)
-    with target.writing(target.target(str(folder / "out.pth"), force=False), 3) as sink:
+    with target.writing_file(target.target(str(folder / "out.pth"), force=False), 3) as sink:
         sink.write(b"abc")
 
     assert sink.warnings == [f"{sink.path} is left over, it cannot be removed: no permission"]
@@ -1003,7 +1010,7 @@ def test_what_a_killed_run_left_is_named_until_it_is_gone(folder: Path) -> None:
 def test_a_file_that_is_being_written_is_not_left_over(folder: Path) -> None:
     to = target.target(str(folder / "out.pth"), force=False)
 
-    with target.writing(to, 3) as sink:
+    with target.writing_file(to, 3) as sink:
         assert Path(sink.path).exists() and target.left_over(to.path) == []
         sink.write(b"abc")
 
@@ -1069,7 +1076,7 @@ def test_a_source_that_gets_or_loses_a_name_has_not_changed(folder: Path) -> Non
 def test_two_rewrites_in_place_at_once(folder: Path) -> None:
     with formats.open(str(folder / "in.pth")) as checkpoint:
         assert checkpoint.source is not None
-        with inplace.appending(checkpoint.source) as sink:
+        with inplace.appending_sink(checkpoint.source) as sink:
             check_error(ckpt("rehome", "in.pth", "--in-place", cwd=folder), "another process is rewriting it")
             sink.write(b"")
     assert digest(folder / "in.pth") == digest(SAMPLE)
@@ -1080,7 +1087,7 @@ def test_a_file_that_has_grown_since_it_was_read_is_not_appended_to(folder: Path
     grown = SAMPLE.read_bytes() + b"of another"
     (folder / "in.pth").write_bytes(grown)
 
-    with pytest.raises(CkptError, match="changed while it was read"), inplace.appending(source) as sink:
+    with pytest.raises(CkptError, match="changed while it was read"), inplace.appending_sink(source) as sink:
         sink.write(b"new")
 
     assert (folder / "in.pth").read_bytes() == grown
@@ -1092,7 +1099,7 @@ def test_a_file_that_was_put_in_place_of_the_one_that_was_read_is_not_appended_t
     (folder / "other.pth").write_bytes(b"other")
     os.replace(folder / "other.pth", folder / "in.pth")
 
-    with pytest.raises(WriteError, match="was replaced while"), inplace.appending(source) as sink:
+    with pytest.raises(WriteError, match="was replaced while"), inplace.appending_sink(source) as sink:
         sink.write(b"new")
 
     assert (folder / "in.pth").read_bytes() == b"other"

@@ -22,7 +22,7 @@ def test_what_was_written_is_begun_once_and_in_order(
     monkeypatch.setattr(target, "begin_writeback", lambda fd, at, count: begun.append((at, count)))
     (tmp_path / "in").write_bytes(bytes(1000))
     source = File(str(tmp_path / "in"))
-    with target.writing(target.target(str(tmp_path / "out"), force=False), 1000) as sink:
+    with target.writing_file(target.target(str(tmp_path / "out"), force=False), 1000) as sink:
         for at in range(0, 1000, 250):
             if kernel:
                 sink.copy(source, at, 250)
@@ -36,7 +36,7 @@ def test_what_was_written_is_begun_once_and_in_order(
 
 def test_a_small_file_is_left_to_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "begin_writeback", lambda *_: pytest.fail("begun"))
-    with target.writing(target.target(str(tmp_path / "out"), force=False), 1 << 20) as sink:
+    with target.writing_file(target.target(str(tmp_path / "out"), force=False), 1 << 20) as sink:
         sink.write(bytes(1 << 20))
 
 

@@ -16,7 +16,7 @@ from ckpt.bytes import target
 from ckpt.bytes.source import File, Memory
 from ckpt.elements import blocks as module
 from ckpt.elements.blocks import elements, is_big, pour, same_bytes, same_ranges
-from ckpt.elements.computed import Computed, Overlaid, little, place_of
+from ckpt.elements.computed import Computed, Overlaid, little_endian_storage, place_of
 from ckpt.model import places as places_module
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import CutOffError, DamagedDataError, NotOpenedError
@@ -166,7 +166,7 @@ def test_pouring_writes_every_byte_and_tells_their_crc(
     place, data = places(nbytes)[kind]
     to = target.target(str(tmp_path / "out"), force=False)
 
-    with target.writing(to, len(data)) as sink:
+    with target.writing_file(to, len(data)) as sink:
         found = pour(Storage("0", None, None, len(data), place), sink, crc=crc)
 
     assert (tmp_path / "out").read_bytes() == data
@@ -183,7 +183,7 @@ def test_pouring_from_a_file(recorded: bool, crc: bool, nbytes: int, tmp_path: P
     known = zlib.crc32(data) if recorded else None
     storage = Storage("0", None, None, nbytes, refs.range_of(data, source=source), known)
 
-    with target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
+    with target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
         found = pour(storage, sink, crc=crc)
 
     assert (tmp_path / "out").read_bytes() == data
@@ -216,7 +216,7 @@ def test_pouring_pieces_of_a_file(crc: bool, nbytes: int, tmp_path: Path) -> Non
     storage = Storage("s", "cpu", None, nbytes, Patched(None, nbytes, pieces))
     expected = bytearray(data[4 : third + 4] + data[5 : 5 + nbytes - third])
     expected[2 * third : 2 * third + 3] = data[11:14]
-    with target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
+    with target.writing_file(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
         found = pour(storage, sink, crc=crc)
     assert (tmp_path / "out").read_bytes() == expected
     assert found == (zlib.crc32(expected) if crc else 0)
@@ -272,10 +272,10 @@ def test_little_of_big_endian_storages(small_blocks: None) -> None:
     tensor = refs.values(torch.int32, 600)
     ref = refs.ref_of(tensor, big=True)
 
-    place = little(ref.storage).place
+    place = little_endian_storage(ref.storage).place
     assert place is not None and b"".join(place.read_blocks()) == refs.expected(tensor)
     plain = refs.ref_of(tensor).storage
-    assert little(plain) is plain
+    assert little_endian_storage(plain) is plain
     assert isinstance(place_of(ref), Computed) and not isinstance(place_of(refs.ref_of(tensor)), Computed)
 
 

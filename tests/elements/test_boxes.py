@@ -18,7 +18,7 @@ from ckpt.elements import boxes
 from ckpt.elements.blocks import elements, pour
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.elements.computed import place_of
-from ckpt.elements.spans import cuts
+from ckpt.elements.spans import cut_spans
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import UnreadableError, UnsupportedError
 from ckpt.model.places import Patched, Range
@@ -233,4 +233,4 @@ def test_less_than_a_byte_is_not_gathered() -> None:
 def test_tasks_may_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "SPAN", 1 << 21)
     ref = cut(np.zeros((600, 1000), dtype="u8"), "float64", [[0, 600], [0, 500, 1000]])
-    assert cuts(ref) == [(0, 262144), (262144, 524288), (524288, 600000)]
+    assert cut_spans(ref) == [(0, 262144), (262144, 524288), (524288, 600000)]

@@ -10,7 +10,7 @@ import refs
 import torch
 
 from ckpt.elements import cast as module
-from ckpt.elements.cast import cast, gathered, overlaid, resolved, swapped
+from ckpt.elements.cast import cast, gathered, overlay_elements, resolve_conj_and_neg, swapped
 from ckpt.elements.computed import Computed, Overlaid
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.tensors import Storage, tensor_ref
@@ -146,7 +146,9 @@ def test_pending_signs_are_carried_out(neg: bool, conj: bool, dtype: torch.dtype
     wanted = tensor.conj().resolve_conj() if conj else tensor
     wanted = -wanted if neg else wanted
 
-    found = resolved(refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")], conj=conj, neg=neg)
+    found = resolve_conj_and_neg(
+        refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")], conj=conj, neg=neg
+    )
 
     assert found == refs.expected(wanted)
 
@@ -161,7 +163,7 @@ def test_the_block_that_two_have_in_common(shape: tuple[int, int]) -> None:
     rows, columns = min(4, shape[0]), min(4, shape[1])
     wanted[:rows, :columns] = over[:rows, :columns]
 
-    found = overlaid(refs.expected(base), (4, 4), refs.expected(over), shape, BY_NAME["float32"])
+    found = overlay_elements(refs.expected(base), (4, 4), refs.expected(over), shape, BY_NAME["float32"])
 
     assert found == refs.expected(wanted)
 
@@ -189,7 +191,7 @@ def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: st
 def test_a_few_elements_are_those_that_numpy_reads(name: str) -> None:
     dtype = BY_NAME[name]
     data = bytes(range(1, 1 + 3 * dtype.bits // 8)) if name != "bool" else b"\0\1\2"
-    expected = module.numbers(data, dtype).tolist()
+    expected = module.as_numbers(data, dtype).tolist()
     found = module.few(data, dtype)
     assert found == (list(map(bool, expected)) if name == "bool" else expected)
     assert list(map(type, found)) == [bool if name == "bool" else type(expected[0])] * 3
@@ -204,7 +206,7 @@ def test_any_number_of_codes_becomes_float32(name: str, count: int) -> None:
     expected = codes.view(getattr(torch, name)).float().numpy()
 
     for block in (refs.expected(codes), memoryview(refs.expected(codes))):
-        found = module.numbers(block, BY_NAME[name])
+        found = module.as_numbers(block, BY_NAME[name])
         np.testing.assert_array_equal(found, expected)
         signs = [np.signbit(values[~np.isnan(expected)]) for values in (found, expected)]
         np.testing.assert_array_equal(*signs)

@@ -9,7 +9,7 @@ import pytest
 import refs
 
 from ckpt.elements.audit import crc_of_bytes
-from ckpt.elements.crc import combined
+from ckpt.elements.crc import combine_crcs
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 255, 256, 4095, 4096, 65_537, 1_000_003])
@@ -17,7 +17,7 @@ def test_two_parts_have_the_crc_of_the_whole(size: int) -> None:
     data = random.Random(size).randbytes(5000 + size)
     for cut in (0, 1, 4999, 5000):
         one, two = data[:cut], data[cut:]
-        assert combined(zlib.crc32(one), zlib.crc32(two), len(two)) == zlib.crc32(data)
+        assert combine_crcs(zlib.crc32(one), zlib.crc32(two), len(two)) == zlib.crc32(data)
 
 
 def test_many_parts_have_the_crc_of_the_whole() -> None:
@@ -25,7 +25,7 @@ def test_many_parts_have_the_crc_of_the_whole() -> None:
     data, found, at = machine.randbytes(100_000), 0, 0
     while at < len(data):
         part = data[at : at + machine.randrange(1, 700)]
-        found = combined(found, zlib.crc32(part), len(part))
+        found = combine_crcs(found, zlib.crc32(part), len(part))
         at += len(part)
     assert found == zlib.crc32(data)
 
@@ -35,12 +35,12 @@ def test_lengths_beyond_any_file_here_are_right(power: int) -> None:
     """2n zeros are n zeros and n zeros more."""
     zeros = {10: zlib.crc32(bytes(1 << 10))}
     for doubled in range(10, power):
-        zeros[doubled + 1] = combined(zeros[doubled], zeros[doubled], 1 << doubled)
+        zeros[doubled + 1] = combine_crcs(zeros[doubled], zeros[doubled], 1 << doubled)
     start, half = zlib.crc32(b"x"), power - 1
 
-    whole = combined(start, zeros[power], 1 << power)
+    whole = combine_crcs(start, zeros[power], 1 << power)
 
-    assert whole == combined(combined(start, zeros[half], 1 << half), zeros[half], 1 << half) != start
+    assert whole == combine_crcs(combine_crcs(start, zeros[half], 1 << half), zeros[half], 1 << half) != start
     if power == 11:
         assert whole == zlib.crc32(b"x" + bytes(1 << 11))
 

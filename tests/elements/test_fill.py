@@ -117,7 +117,7 @@ def test_any_region_of_any_place(dtype: torch.dtype) -> None:
             )
         buffer = bytearray(whole.nbytes)
         sources: list[Source] = []
-        fill.fill(ref, memoryview(buffer), sources)
+        fill.fill_buffer(ref, memoryview(buffer), sources)
         assert bytes(buffer) == refs.expected(whole) and sources
 
 
@@ -142,7 +142,7 @@ def test_regions_of_views() -> None:
                     fill.array(ref, region), view.numpy()[np.ix_(*map(list, region))]
                 )
             buffer = bytearray(view.nbytes)
-            fill.fill(ref, memoryview(buffer))
+            fill.fill_buffer(ref, memoryview(buffer))
             assert bytes(buffer) == refs.expected(view)
 
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from ckpt.bytes.executor import Serial, Threads
 from ckpt.elements import histogram as module
-from ckpt.elements.cast import numbers
-from ckpt.elements.compare import compare, compare_all, plan
-from ckpt.elements.histogram import BINS, Histogram, joined
-from ckpt.elements.measure import measure_tasks, merged
+from ckpt.elements.cast import as_numbers
+from ckpt.elements.compare import compare, compare_all, plan_comparison
+from ckpt.elements.histogram import BINS, Histogram, join_histograms
+from ckpt.elements.measure import measure_tasks, merge_measurements
 from ckpt.model.dtypes import BY_NAME
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn)
@@ -39,21 +39,23 @@ DTYPES = (
 
 def measured(tensor: torch.Tensor) -> Histogram:
     """The histogram of a tensor, as `ckpt stats` makes it."""
-    found = merged([task() for task in measure_tasks(refs.ref_of(tensor), histogram=True)]).summary
+    found = merge_measurements(
+        [task() for task in measure_tasks(refs.ref_of(tensor), histogram=True)]
+    ).summary
     assert found.histogram is not None
     return found.histogram
 
 
 def moved(before: torch.Tensor, after: torch.Tensor) -> Histogram:
     """The histogram of a difference, as `ckpt diff` makes it."""
-    found = compare_all([plan(refs.ref_of(before), refs.ref_of(after), histogram=True)])[0]
+    found = compare_all([plan_comparison(refs.ref_of(before), refs.ref_of(after), histogram=True)])[0]
     assert found is not None and found.histogram is not None
     return found.histogram
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:
     dtype = BY_NAME[str(tensor.dtype).removeprefix("torch.")]
-    made = numbers(refs.expected(tensor), dtype).copy()
+    made = as_numbers(refs.expected(tensor), dtype).copy()
     return np.abs(made) if made.dtype.kind == "c" else made
 
 
@@ -167,7 +169,7 @@ def test_a_repeated_row_counts_each_time() -> None:
 
     change = compare(refs.ref_of(row.expand(5, 3)), refs.ref_of((row * 2).expand(5, 3)))
     found = compare_all(
-        [plan(refs.ref_of(row.expand(5, 3)), refs.ref_of((row * 2).expand(5, 3)), histogram=True)]
+        [plan_comparison(refs.ref_of(row.expand(5, 3)), refs.ref_of((row * 2).expand(5, 3)), histogram=True)]
     )
 
     assert change is not None and change.histogram is None, "it was not asked for"
@@ -184,7 +186,7 @@ def test_differences_are_those_of_numpy(dtype: torch.dtype, nbytes: int) -> None
     after[::3] = before[::3]
     if dtype.is_complex:
         one, two = (
-            numbers(refs.expected(side), BY_NAME[str(dtype).removeprefix("torch.")]).copy()
+            as_numbers(refs.expected(side), BY_NAME[str(dtype).removeprefix("torch.")]).copy()
             for side in (before, after)
         )
         delta = np.abs(two - one)
@@ -306,9 +308,9 @@ def test_any_parts_in_any_order_give_the_same(parts: list[list[float]]) -> None:
 
 
 def test_nothing_joins_nothing() -> None:
-    assert joined(None, None) is None
+    assert join_histograms(None, None) is None
     only = of([1.0, 2.0])
-    assert joined(only, None) is only and joined(None, only) is only
+    assert join_histograms(only, None) is only and join_histograms(None, only) is only
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
@@ -321,7 +323,7 @@ def test_the_same_for_any_executor(dtype: torch.dtype, monkeypatch: pytest.Monke
     assert len(tasks) > 3
 
     for executor in (Serial(), Threads(2), Threads(3)):
-        found = merged(executor.run(tasks)).summary.histogram
+        found = merge_measurements(executor.run(tasks)).summary.histogram
         assert found is not None and state(found) == whole
 
 

@@ -10,7 +10,7 @@ import refs
 import torch
 
 from ckpt.elements.blocks import slice_of
-from ckpt.elements.cast import numbers
+from ckpt.elements.cast import as_numbers
 from ckpt.elements.compare import Change, compare
 from ckpt.elements.measure import (
     ChannelLayout,
@@ -20,9 +20,9 @@ from ckpt.elements.measure import (
     Summary,
     measure_span,
     measure_tasks,
-    merged,
+    merge_measurements,
 )
-from ckpt.elements.spans import cuts, numbered_blocks
+from ckpt.elements.spans import cut_spans, numbered_blocks
 from ckpt.model.dtypes import BY_NAME
 
 DTYPES = (
@@ -203,7 +203,7 @@ def test_summaries_are_those_of_torch(how: str, dtype: torch.dtype, nbytes: int)
         odd = 3
 
     tasks = measure_tasks(refs.ref_of(tensor, big=how == "big", is_deflated=how == "deflated"))
-    found = merged([task() for task in tasks]).summary
+    found = merge_measurements([task() for task in tasks]).summary
 
     values = tensor.abs().double() if tensor.is_complex() else tensor.double()
     finite = values[values.isfinite()]
@@ -221,14 +221,14 @@ def test_summaries_are_those_of_torch(how: str, dtype: torch.dtype, nbytes: int)
 def test_a_mean_far_from_zero_keeps_its_spread(nbytes: int) -> None:
     tensor = refs.values(torch.float64, nbytes) / 9 + 1e8
 
-    found = merged([task() for task in measure_tasks(refs.ref_of(tensor))]).summary
+    found = merge_measurements([task() for task in measure_tasks(refs.ref_of(tensor))]).summary
 
     assert found.spread / (len(tensor) - 1) == pytest.approx(tensor.var().item(), rel=1e-6)
 
 
 def test_nothing_has_no_numbers() -> None:
     assert measure_tasks(refs.ref_of(torch.zeros(0))) == []
-    found = merged([]).summary
+    found = merge_measurements([]).summary
     assert (found.numel, found.low, found.high) == (0, None, None)
     empty = Summary()
     empty.merge(Summary())
@@ -246,7 +246,7 @@ def test_channels_are_sums_of_magnitudes(
     tensor = refs.values(torch.float32, 4 * math.prod(shape)).reshape(shape)
     layout = ChannelLayout(shape[dim], math.prod(shape[dim + 1 :]))
 
-    found = merged([task() for task in measure_tasks(refs.ref_of(tensor), layout)]).channels
+    found = merge_measurements([task() for task in measure_tasks(refs.ref_of(tensor), layout)]).channels
 
     assert found is not None
     others = [other for other in range(len(shape)) if other != dim]
@@ -258,7 +258,9 @@ def test_channels_of_several_megabytes(nbytes: int) -> None:
     tensor = refs.values(torch.float32, nbytes)
     tensor = tensor[: len(tensor) // inner * inner].reshape(-1, inner)
 
-    found = merged([task() for task in measure_tasks(refs.ref_of(tensor), ChannelLayout(len(tensor), inner))])
+    found = merge_measurements(
+        [task() for task in measure_tasks(refs.ref_of(tensor), ChannelLayout(len(tensor), inner))]
+    )
 
     assert found.channels is not None
     assert found.channels.sums == pytest.approx(tensor.double().abs().sum(1).numpy(), rel=1e-12)
@@ -273,7 +275,7 @@ def test_the_parts_of_a_measurement_may_begin_anywhere() -> None:
             measure_span(slice_of(ref, 0, cut), layout, 0),
             measure_span(slice_of(ref, cut, 100), layout, cut),
         ]
-        found: Measurement = merged(parts)
+        found: Measurement = merge_measurements(parts)
         assert found.channels is not None and whole.channels is not None
         assert found.channels.sums == pytest.approx(whole.channels.sums, rel=1e-12), cut
         assert found.summary.spread == pytest.approx(whole.summary.spread, rel=1e-6)
@@ -310,8 +312,8 @@ def test_slices_are_the_elements_that_they_say(small_blocks: None) -> None:
     base = refs.values(torch.bfloat16, 900)
     ref = refs.ref_of(base[5:405].reshape(20, 20))
 
-    assert len(cuts(ref)) > 3 and cuts(ref)[-1][1] == 400
-    for first, last in [*cuts(ref), (0, 1), (399, 400), (0, 400)]:
+    assert len(cut_spans(ref)) > 3 and cut_spans(ref)[-1][1] == 400
+    for first, last in [*cut_spans(ref), (0, 1), (399, 400), (0, 400)]:
         found = b"".join(bytes(block) for block in numbered_blocks(slice_of(ref, first, last), 0))
         assert found == refs.expected(base[5 + first : 5 + last])
 
@@ -320,6 +322,6 @@ def test_slices_are_the_elements_that_they_say(small_blocks: None) -> None:
 def test_numbers_are_those_of_torch(dtype: torch.dtype) -> None:
     tensor = refs.values(dtype, 640)
 
-    found = numbers(refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")])
+    found = as_numbers(refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")])
 
     assert np.array_equal(found.astype("c16"), wide(tensor).to(torch.complex128).numpy())

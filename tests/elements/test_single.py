@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ckpt.elements import double, single
-from ckpt.elements.cast import numbers
+from ckpt.elements.cast import as_numbers
 from ckpt.elements.measure import Difference, Summary
 from ckpt.model.dtypes import BY_NAME
 
@@ -57,7 +57,7 @@ def plain(one: bytes, two: bytes, name: str, other: str) -> dict[str, object]:
     """The formula over whole arrays."""
     dtypes = BY_NAME[name], BY_NAME[other]
     a, b = (
-        numbers(data, dtype, row).copy()
+        as_numbers(data, dtype, row).copy()
         for row, (data, dtype) in enumerate(zip((one, two), dtypes, strict=True))
     )
     with np.errstate(all="ignore"):
@@ -147,11 +147,11 @@ def test_one_element_beyond_the_tolerance_is_enough(name: str, step: int) -> Non
     one = bytearray(blocks(name, 1, "near"))
     width = BY_NAME[name].bits // 8
     two = bytearray(one)
-    values = numbers(bytes(one), BY_NAME[name]).astype("c16")
+    values = as_numbers(bytes(one), BY_NAME[name]).astype("c16")
     other = blocks(name, 3, "near")
-    place = int(np.argmax(np.abs(numbers(other, BY_NAME[name]).astype("c16") - values)))
+    place = int(np.argmax(np.abs(as_numbers(other, BY_NAME[name]).astype("c16") - values)))
     two[place * width : (place + 1) * width] = other[place * width : (place + 1) * width]
-    apart = abs(numbers(bytes(two), BY_NAME[name]).astype("c16")[place] - values[place])
+    apart = abs(as_numbers(bytes(two), BY_NAME[name]).astype("c16")[place] - values[place])
 
     assert apart > 0
     assert difference(bytes(one), bytes(two), name, name, step, (float(apart), 0.0)).close
@@ -190,7 +190,7 @@ def test_a_larger_change_may_come_later(name: str, step: int) -> None:
 @pytest.mark.parametrize("how", ["any", "near"])
 def test_summaries_of_bytes_are_those_of_their_values(name: str, step: int, how: str) -> None:
     data = blocks(name, 4, how)
-    values = numbers(data, BY_NAME[name]).astype("f8")
+    values = as_numbers(data, BY_NAME[name]).astype("f8")
     finite = values[np.isfinite(values)]
 
     found = Summary()
@@ -317,24 +317,24 @@ def test_blocks_of_float32_are_measured_in_float32(monkeypatch: pytest.MonkeyPat
             BY_NAME[name].bits <= (32 if BY_NAME[name].kind == "float" else 16) and "complex" not in name
         )
         assert bool(used) is not is_single, name
-        assert single.holds(BY_NAME[name]) is is_single
+        assert single.is_held_by_float32(BY_NAME[name]) is is_single
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "int8", "uint8", "bool"])
 def test_differences_that_float32_is_said_to_hold_are_exact(name: str) -> None:
     codes = np.arange(2 if name == "bool" else 256, dtype="u1")
-    values = numbers(codes.tobytes(), BY_NAME[name]).astype("f8")
+    values = as_numbers(codes.tobytes(), BY_NAME[name]).astype("f8")
     values = values[np.isfinite(values)]
     apart = values[:, None] - values[None, :]
 
-    assert single.subtracts(BY_NAME[name], BY_NAME[name])
+    assert single.has_exact_differences(BY_NAME[name], BY_NAME[name])
     assert (apart.astype("f4") == apart).all()
 
 
 def test_float32_does_not_hold_the_differences_of_all_types_that_it_holds() -> None:
     for one, two in (("float16", "float16"), ("bfloat16", "int8"), ("float8_e4m3fn", "int16")):
-        assert not single.subtracts(BY_NAME[one], BY_NAME[two])
-    assert single.subtracts(BY_NAME["int16"], BY_NAME["uint16"])
+        assert not single.has_exact_differences(BY_NAME[one], BY_NAME[two])
+    assert single.has_exact_differences(BY_NAME["int16"], BY_NAME["uint16"])
 
 
 @pytest.mark.parametrize("share", [1.0, 0.01])
@@ -343,20 +343,20 @@ def test_float32_does_not_hold_the_differences_of_all_types_that_it_holds() -> N
 )
 def test_of_many_changes_that_are_equal_in_float32_the_largest_is_named(name: str, share: float) -> None:
     random = np.random.default_rng(7)
-    old = numbers(blocks(name, 1, "near"), BY_NAME[name]).copy()
+    old = as_numbers(blocks(name, 1, "near"), BY_NAME[name]).copy()
     moved = random.random(COUNT) < share
     new = (old + moved).astype(old.dtype)  # float32 rounds: the changes differ in float64
     if old.dtype == np.float32 and name != "float32":
         new = np.where(moved, old * 2, old)  # exact in each of the narrow floats
     expected = np.abs(new.astype("f8") - old.astype("f8"))
 
-    is_exact = single.subtracts(BY_NAME[name])
+    is_exact = single.has_exact_differences(BY_NAME[name])
 
-    found = single.delta(old, new, 0.0, None, is_exact=is_exact)
+    found = single.measure_delta(old, new, 0.0, None, is_exact=is_exact)
 
     assert found is not None
     assert (found.largest, found.at) == (expected.max(), int(expected.argmax()))
-    again = single.delta(old, new, found.largest, None, is_exact=is_exact)
+    again = single.measure_delta(old, new, found.largest, None, is_exact=is_exact)
     assert again is not None
     assert (again.largest, again.at) == (expected.max(), None)
 

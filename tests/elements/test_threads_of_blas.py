@@ -12,7 +12,7 @@ import pytest
 import torch
 from process import environment, python
 
-from ckpt.elements.sums import PIECE, dot
+from ckpt.elements.sums import PIECE, dot_product
 
 COUNT = 8 * PIECE + 2341
 """Elements of a tensor: several pieces of a dot product, and a rest."""
@@ -72,8 +72,8 @@ def test_a_dot_product_is_the_sum_of_its_pieces(length: int) -> None:
     one, two = chance.random(length), chance.random(length)
 
     expected = sum(np.dot(one[at : at + PIECE], two[at : at + PIECE]) for at in range(0, length, PIECE))
-    assert dot(one, two) == pytest.approx(float(expected), rel=1e-15)
-    assert dot(one, two) == pytest.approx(float(np.dot(one, two)), rel=1e-12)
+    assert dot_product(one, two) == pytest.approx(float(expected), rel=1e-15)
+    assert dot_product(one, two) == pytest.approx(float(np.dot(one, two)), rel=1e-12)
 
 
 @pytest.fixture(params=["1", "4"])

@@ -23,8 +23,8 @@ from rewriting import compared
 
 from ckpt import formats
 from ckpt.commands.rename.rename import substitution
-from ckpt.evidence.alignment import Alignment, Paired, paired
-from ckpt.evidence.mapping import components
+from ckpt.evidence.alignment import Alignment, Paired, pair_tensors
+from ckpt.evidence.mapping import component_renames
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Entry
@@ -46,7 +46,7 @@ def side(shapes: Shapes) -> Alignment:
 
 
 def pairs_of(one: Shapes, two: Shapes, **options: Any) -> Paired:
-    return paired(side(one), side(two), **options)
+    return pair_tensors(side(one), side(two), **options)
 
 
 def below(prefix: str, shapes: Shapes) -> Shapes:
@@ -168,7 +168,7 @@ def test_a_doubtful_component_is_suggested_with_a_substitution_that_works(
     for each in found.suggested:
         rule = substitution(each.substitution).apply
         assert {rule(name) for name in one} == {each.rule(name) for name in one}
-        assert len(paired(side(one).then(rule), side(two)).partners) >= each.met > len(found.partners)
+        assert len(pair_tensors(side(one).then(rule), side(two)).partners) >= each.met > len(found.partners)
 
 
 def test_a_substitution_that_makes_two_names_one_is_not_suggested() -> None:
@@ -244,8 +244,8 @@ def test_components_are_those_of_plain_python(first: int) -> None:
         base = some_names(source)
         one, two = relative(source, base), relative(source, base)
 
-        found = {(each.one, each.two): each.met for each in components(one, two)}
-        back = {(each.two, each.one): each.met for each in components(two, one)}
+        found = {(each.one, each.two): each.met for each in component_renames(one, two)}
+        back = {(each.two, each.one): each.met for each in component_renames(two, one)}
 
         assert found == back
         wanted = expected(one, two)
@@ -261,7 +261,7 @@ def test_components_are_those_of_plain_python(first: int) -> None:
             assert met >= best
         for each in whole.suggested:
             rule = substitution(each.substitution).apply
-            assert len(paired(side(one).then(rule), side(two), suggest=False).partners) >= each.met
+            assert len(pair_tensors(side(one).then(rule), side(two), suggest=False).partners) >= each.met
 
 
 WORDS = st.sampled_from(["a", "b", "net", "module", "0", "weight"])

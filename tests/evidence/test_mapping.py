@@ -9,7 +9,7 @@ import pytest
 
 from ckpt.commands.rename.rename import substitution
 from ckpt.evidence import dialects
-from ckpt.evidence.dialects import FAMILIES, dialects_of, parts_of, translations
+from ckpt.evidence.dialects import FAMILIES, dialect_translations, dialects_of, parts_of
 from ckpt.evidence.mapping import Match, Rename, Shape, match
 
 Shapes = dict[str, Shape]
@@ -334,9 +334,9 @@ def test_a_dialect_is_recognised_and_translated_both_ways(family: dialects.Famil
         for second in range(len(family.dialects)):
             one, two = written(family, first, prefix), written(family, second, "")
             if first == second:
-                assert translations(one, two) == []
+                assert dialect_translations(one, two) == []
                 continue
-            (found,) = translations(one, two)
+            (found,) = dialect_translations(one, two)
             assert (found.one.name, found.two.name) == (family.dialects[first], family.dialects[second])
             assert (found.one.prefix, found.two.prefix) == (prefix, "")
             reached = {*found.names.values(), *found.joins, *found.cuts}
@@ -365,7 +365,7 @@ def test_query_key_and_value_are_joined_only_where_all_three_are_there() -> None
     assert match(two, one).cuts[joined[1]] == ("blocks.0.attn.qkv.weight", 1)
     del one[joined[1]]
     assert "blocks.0.attn.qkv.weight" not in match(one, two).joins
-    (translation,) = translations(one, two)
+    (translation,) = dialect_translations(one, two)
     assert "blocks.0.attn.qkv.weight" not in translation.joins
 
 

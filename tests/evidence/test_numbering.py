@@ -36,8 +36,8 @@ from ckpt.evidence.numbering import (
     _Place,
     _Rules,
     _set_of,
-    _solve,
-    numbering,
+    _solve_numbers,
+    numbered_parameters,
     numbers,
     pasted_numbers,
 )
@@ -54,7 +54,7 @@ def numbered(
     if isinstance(asked, list):
         asked = Numbers(((None, tuple(asked)),), kind)
     with formats.open(str(path)) as checkpoint:
-        return numbering(Survey(checkpoint), asked, **options)
+        return numbered_parameters(Survey(checkpoint), asked, **options)
 
 
 def names(found: Numbering) -> list[str]:
@@ -288,7 +288,7 @@ def test_every_choice_is_counted() -> None:
         for flags in itertools.product((False, True), repeat=4):
             rules = _Rules(*flags)
             expected = brute(count, asked, rules)
-            solved = _solve(count, asked, rules)
+            solved = _solve_numbers(count, asked, rules)
             if expected is None:
                 assert solved is None
             else:
@@ -547,7 +547,7 @@ def test_a_module_lists_its_parameters_in_any_order(tmp_path: Path) -> None:
     """A module that was saved whole has its own order, whatever its names are."""
     torch.save(nn.ModuleDict({"1": nn.Linear(2, 2), "0": nn.Linear(2, 2)}), tmp_path / "a.pt")
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
-        found = numbering(Survey(checkpoint), Numbers(((None, (0, 3)),)))
+        found = numbered_parameters(Survey(checkpoint), Numbers(((None, (0, 3)),)))
     assert (names(found), found.trust) == (["1.weight", "0.bias"], "certain")
 
 
@@ -559,7 +559,7 @@ def test_a_module_with_names_in_order_of_the_alphabet_is_certain(loose: int, tmp
     torch.save(net, tmp_path / "a.pt")
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
         assert [entry.registered for entry in checkpoint.tensors].count(False) == loose
-        found = numbering(Survey(checkpoint), Numbers(((None, (5,)),)))
+        found = numbered_parameters(Survey(checkpoint), Numbers(((None, (5,)),)))
     assert (names(found), found.trust, found.assumes) == (["f.weight"], "certain", None)
 
 
@@ -575,7 +575,7 @@ def test_a_dict_of_parameters_is_no_module(tmp_path: Path) -> None:
     weights = {name: row for name, row in net.named_parameters() if "weight" in name}
     torch.save(weights, tmp_path / "weights.pt")
     with formats.open(str(tmp_path / "weights.pt")) as checkpoint:
-        found = numbering(Survey(checkpoint), Numbers(((None, (5,)),)))
+        found = numbered_parameters(Survey(checkpoint), Numbers(((None, (5,)),)))
     assert (names(found), found.trust, found.assumes) == (["f.weight"], "likely", _NOT_SORTED)
     assert found.why == "each parameter was saved as a Parameter"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt.evidence.order import disorder, may_be_sorted
+from ckpt.evidence.order import disorder_reason, may_be_sorted
 
 PAIR = ("weight", "bias")
 
@@ -24,13 +24,13 @@ OF_MODELS = {
 
 @pytest.mark.parametrize("names", OF_MODELS.values(), ids=OF_MODELS)
 def test_an_order_that_a_model_can_have(names: list[str]) -> None:
-    assert disorder(names, [names, ["counter"]]) is None
-    assert disorder([*names, "counter"], [names, ["counter"]]) is None
+    assert disorder_reason(names, [names, ["counter"]]) is None
+    assert disorder_reason([*names, "counter"], [names, ["counter"]]) is None
 
 
 def test_a_bias_before_each_weight_is_of_the_alphabet() -> None:
     names = ["b.bias", "b.weight", "a.bias", "a.weight"]  # not sorted as a whole: the dtypes differ
-    assert "sorted" in str(disorder(names, [names[:2], names[2:]]))
+    assert "sorted" in str(disorder_reason(names, [names[:2], names[2:]]))
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_a_bias_before_each_weight_is_of_the_alphabet() -> None:
 )
 def test_a_list_counts_up(numbers: tuple[int, ...], why: str) -> None:
     names = [f"layers.{number}.weight" for number in numbers]
-    assert str(disorder(names, [names])).startswith(why)
+    assert str(disorder_reason(names, [names])).startswith(why)
     in_order = sorted(names)
-    assert disorder(in_order, [in_order]) is None
+    assert disorder_reason(in_order, [in_order]) is None
 
 
 def test_neighbours_tell_once_however_many_layers_repeat_them() -> None:

@@ -28,7 +28,7 @@ from ckpt.evidence.numbering import (
     _NONE_FROZEN,
     Numbering,
     Numbers,
-    numbering,
+    numbered_parameters,
 )
 from ckpt.evidence.survey import Survey
 
@@ -162,7 +162,7 @@ def test_no_name_is_wrong_but_by_what_is_assumed(part: int, tmp_path: Path) -> N
         kind: Any = ("without", "line", "some")[seed % 3]
         with formats.open(str(rewriting.saved(run.thing, tmp_path / "a.pt"))) as checkpoint:
             survey = Survey(checkpoint)
-            found: Numbering = numbering(survey, Numbers(((1, run.numbers),), kind))
+            found: Numbering = numbered_parameters(survey, Numbers(((1, run.numbers),), kind))
             unused = [row for row in inspect(survey).findings if row.code == "unused"]
         if run.holds(found.assumes or ""):
             for row in found.rows:

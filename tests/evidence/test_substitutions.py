@@ -9,7 +9,7 @@ import pytest
 
 from ckpt.commands.rename.rename import substitution
 from ckpt.evidence.mapping import Match, Rename, Shape, match
-from ckpt.evidence.substitutions import is_exact, told
+from ckpt.evidence.substitutions import is_exact, order_renames
 
 
 def applied(renames: Sequence[Rename], name: str) -> str:
@@ -83,7 +83,7 @@ def test_words_that_change_places_have_no_command() -> None:
     names = [f"{side}.{n}.{leaf}" for side in swap for n in range(3) for leaf in ("weight", "bias")]
     partners = {".".join([swap[name.split(".")[0]], *name.split(".")[1:]]): name for name in names}
     rules = [Rename(one, two, 6, 12, "words") for one, two in swap.items()]
-    said = told(rules, partners, names, lambda one, two: Rename(one, two, 0, 0, "words"))
+    said = order_renames(rules, partners, names, lambda one, two: Rename(one, two, 0, 0, "words"))
     assert [rule[:2] for rule in said] == list(swap.items())
     assert not any(rule.is_plain for rule in said)
 

@@ -32,7 +32,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Let the reader say of the files whose name ends so that they lack the tensors whose names end so."""
 
     def set(file: str, tensor: str) -> None:
-        real = formats._open
+        real = formats._open_location
 
         def played(location: object, *rest: object, partial: bool = False, **more: object) -> Checkpoint:
             found = real(location, *rest, partial=partial, **more)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
                 return found
             return replace(found, account=found.account.with_notices(Notice("incomplete", "cut off", gone)))
 
-        monkeypatch.setattr(formats, "_open", played)
+        monkeypatch.setattr(formats, "_open_location", played)
 
     return set
 

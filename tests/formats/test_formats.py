@@ -494,7 +494,7 @@ def test_a_file_that_points_to_a_checkpoint_of_several_files_is_none_itself(tmp_
     pointer = folder / "latest" if (folder / "latest").exists() else folder.parent / "latest"
 
     assert formats.format_of(formats.probe_at(locate(str(pointer)), Limits())).name == "deepspeed"
-    assert not formats.recognises(str(pointer), Limits())
+    assert not formats.is_checkpoint_file(str(pointer), Limits())
 
 
 def test_a_folder_format_is_reached_by_its_folder_and_by_its_own_files(samples: Path, tmp_path: Path) -> None:
@@ -528,7 +528,7 @@ def test_a_distributed_checkpoint_whose_companion_cannot_be_read_is_one_item(
 
     for name in (".metadata", "__0_0.distcp", "metadata.json"):
         (tmp_path / name).write_bytes(b"{}")
-    monkeypatch.setattr(dcp_names, "companion", refuse)
+    monkeypatch.setattr(dcp_names, "find_companion", refuse)
 
     assert sorted(formats.files_of_folder(str(tmp_path), Limits()) or ()) == [".metadata", "__0_0.distcp"]
 
@@ -539,7 +539,7 @@ def test_an_archive_of_checkpoints_is_recognised(ending: str, is_one: bool, tmp_
     with zipfile.ZipFile(tmp_path / "a", "w") as archive:
         for number in range(2):
             archive.writestr(f"{number}{ending}", b"x")
-    assert formats.recognises(str(tmp_path / "a"), Limits()) is is_one
+    assert formats.is_checkpoint_file(str(tmp_path / "a"), Limits()) is is_one
 
 
 @pytest.mark.parametrize(

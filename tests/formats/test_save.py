@@ -49,7 +49,7 @@ def write(source: Path, folder: Path, size: int, *, force: bool = False, stem: s
 def found(path: Path) -> float:
     """The value of all elements of an intact set."""
     with formats.open(str(path)) as opened:
-        assert verify.structure(opened).verdict == "intact"
+        assert verify.judge_structure(opened).verdict == "intact"
         assert [entry.name for entry in opened.tensors] == list("abcdef")
         values = {
             value
@@ -412,5 +412,5 @@ def test_a_limit_that_the_check_of_a_new_file_meets_is_not_called_a_bug(tmp_path
     source = rewriting.saved({f"layers.{n}.weight": torch.ones(2) for n in range(90)}, tmp_path / "a.pth")
     to = target.target(str(tmp_path / "b.pth"), force=False)
     with formats.open(str(source)) as checkpoint, pytest.raises(LimitError) as caught:
-        save.save(rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50))
+        save.save_checkpoint(rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50))
     assert "bug" not in str(caught.value) and not (tmp_path / "b.pth").exists()

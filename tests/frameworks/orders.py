@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModel
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-from ckpt.evidence.order import disorder, may_be_sorted
+from ckpt.evidence.order import disorder_reason, may_be_sorted
 
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer")
 
@@ -44,7 +44,7 @@ def order(names: list[str], dtypes: dict[str, torch.dtype]) -> str | None:
     for name in names:
         blocks.setdefault(dtypes[name], []).append(name)
     rows = list(blocks.values())
-    return disorder(names, rows) or ("may be sorted" if may_be_sorted(rows) else None)
+    return disorder_reason(names, rows) or ("may be sorted" if may_be_sorted(rows) else None)
 
 
 @pytest.mark.filterwarnings("ignore")

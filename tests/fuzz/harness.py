@@ -77,7 +77,7 @@ class InMemory:
 
 def opened(name: str, data: bytes, beside: Mapping[str, bytes] | None = None) -> Checkpoint:
     """What `formats.open` makes of a file of this name in memory."""
-    return formats._open(InMemory(name, {**(beside or {}), name: data}), LIMITS, False, "")
+    return formats._open_location(InMemory(name, {**(beside or {}), name: data}), LIMITS, False, "")
 
 
 # ---------------------------------------------------------------------------------------------- what must hold

@@ -15,13 +15,13 @@ from hostile import BOMBS, CASES
 from process import SAMPLES
 
 from ckpt.commands.inspect.inspect import inspect
-from ckpt.evidence.record import columns, record_of
+from ckpt.evidence.record import record_columns, record_of
 from ckpt.evidence.survey import Survey
 from ckpt.formats.common.stream import is_legacy
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
 from ckpt.pickle import machine
-from ckpt.pickle.judge.weights_only import refusals
+from ckpt.pickle.judge.weights_only import pickle_refusals
 
 MOST = 20_000
 """Bytes of one seed: more of them are tried in a second when they are small."""
@@ -122,8 +122,8 @@ def pickles() -> Iterator[bytes]:
             try:
                 at = 0
                 for _ in range(3):
-                    at = machine.run(data, Limits(), at).end
-                yield data[at : machine.run(data, Limits(), at).end]
+                    at = machine.run_machine(data, Limits(), at).end
+                yield data[at : machine.run_machine(data, Limits(), at).end]
             except Exception:
                 continue
 
@@ -197,7 +197,7 @@ def snapshots() -> Iterator[bytes]:
             record = record_of(checkpoint)
             assert record is not None
             shapes = {entry.name.partition(".")[2]: entry.tensor.shape for entry in checkpoint.tensors}
-        made = columns(record)
+        made = record_columns(record)
         yield json.dumps({"ckpt": made, "state_dict": shapes}).encode()
         yield json.dumps({"ckpt": {**made, "world_size": 2, "rank": 1}, "state_dict": shapes}).encode()
         row = {
@@ -224,7 +224,7 @@ def allowed() -> Iterator[bytes]:
     """Pickles that `torch.load(weights_only=True)` takes."""
     for data in dict.fromkeys(pickles()):
         try:
-            if not refusals(machine.run(data, Limits())):
+            if not pickle_refusals(machine.run_machine(data, Limits())):
                 yield data
         except CkptError:
             continue

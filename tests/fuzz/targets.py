@@ -25,7 +25,7 @@ from ckpt.bytes.executor import Serial
 from ckpt.bytes.source import Memory
 from ckpt.commands.diff.diff import Options, diff
 from ckpt.commands.diff.text import diff_lines, diff_table
-from ckpt.commands.get.get import contents, first_values, get
+from ckpt.commands.get.get import first_values, get, top_items
 from ckpt.commands.get.text import content_lines, get_lines, get_text, tensor_lines
 from ckpt.commands.inspect.card import card_of
 from ckpt.commands.inspect.numbering import numbering_lines
@@ -33,10 +33,10 @@ from ckpt.commands.rehome.rehome import moves
 from ckpt.commands.rename.rename import substitution
 from ckpt.commands.sum import sums
 from ckpt.commands.verify.text import verify_lines
-from ckpt.commands.verify.verify import structure, with_checksums
+from ckpt.commands.verify.verify import judge_structure, with_checksums
 from ckpt.elements.blocks import elements
 from ckpt.elements.unpacked import can_unpack, unpacked
-from ckpt.evidence.numbering import Numbers, numbering, numbers
+from ckpt.evidence.numbering import Numbers, numbered_parameters, numbers
 from ckpt.evidence.survey import Survey
 from ckpt.ext.dcp.metadata import metadata_of
 from ckpt.ext.dcp.skim import read_metadata
@@ -63,8 +63,8 @@ from ckpt.model.limits import Budget, Limits, number_of, parse_json
 from ckpt.model.names import Globs
 from ckpt.model.nodes import Node
 from ckpt.model.tensors import TensorRef
-from ckpt.pickle.emit import emit
-from ckpt.pickle.judge.imports import judge, reached
+from ckpt.pickle.emit import emit_pickle
+from ckpt.pickle.judge.imports import judge_imports, names_and_calls
 from ckpt.surface.api import keywords
 from ckpt.surface.api.rewriting import WriteOptions
 from ckpt.surface.api.writing import with_format
@@ -126,7 +126,7 @@ def pickle(data: bytes) -> None:
             *[row.name for row in checkpoint.values[:6]],
         ]:
             _got(survey, name)
-        clean(plain_text(content_lines("x.pt", checkpoint.traits.label, contents(checkpoint))))
+        clean(plain_text(content_lines("x.pt", checkpoint.traits.label, top_items(checkpoint))))
         findings = lint.lint(survey)
         clean(plain_text(lint_lines([lint.FileReport("x.pt", tuple(findings))], None)))
         _emitted(checkpoint)
@@ -156,7 +156,7 @@ def _emitted(checkpoint: Checkpoint) -> None:
         raise _Nested
 
     try:
-        data = emit(checkpoint.root, Keys(checkpoint.storages), nested, LIMITS)
+        data = emit_pickle(checkpoint.root, Keys(checkpoint.storages), nested, LIMITS)
     except (CkptError, _Nested):
         return
     compare(checkpoint, _wrapped(data))
@@ -182,7 +182,11 @@ def _verified(data: bytes, survey: Survey | None) -> None:
         return
     if survey is not None:
         whole = with_checksums(
-            structure(survey.checkpoint), survey.checkpoint, report.damage, report.nbytes, report.unchecked
+            judge_structure(survey.checkpoint),
+            survey.checkpoint,
+            report.damage,
+            report.nbytes,
+            report.unchecked,
         )
         written(whole.to_json())
         clean(plain_text(verify_lines(whole)))
@@ -270,20 +274,20 @@ def shards(data: bytes) -> None:
         for place in _PLACES[:2]:
             files = {**SHARDS, place: data}
             looked(
-                lambda files=files, place=place: formats._open(
+                lambda files=files, place=place: formats._open_location(
                     InMemory(f"m/{place}", files), LIMITS, False, ""
                 )
             )
         files = {name: shard for name, shard in SHARDS.items() if not name.startswith("nested")}
         files |= {_PLACES[0]: data, "optimizer.pt": SHARDS["c.bin"]}
-        looked(lambda: formats._open(InMemory("m/", files), LIMITS, False, ""))
+        looked(lambda: formats._open_location(InMemory("m/", files), LIMITS, False, ""))
 
 
 def metadata(data: bytes) -> None:
     """The `.metadata` of a distributed checkpoint beside the data of the sample, which it may name."""
     files = {**seeds.distributed(), ".metadata": data}
     with watched():
-        survey = looked(lambda: formats._open(InMemory("c/", files), LIMITS, False, ""))
+        survey = looked(lambda: formats._open_location(InMemory("c/", files), LIMITS, False, ""))
         if survey is not None:
             for entry in survey.tensors[:3]:
                 try:
@@ -296,7 +300,7 @@ def metadata(data: bytes) -> None:
             except CkptError as error:
                 refused(error)
                 return
-            checked = structure(survey.checkpoint)
+            checked = judge_structure(survey.checkpoint)
             written(with_checksums(checked, survey.checkpoint, *_rest(report)).to_json())
 
 
@@ -436,10 +440,10 @@ def grammar(data: bytes) -> None:
         pairs = [(row.file, row.module, row.name) for row in checkpoint.imports]
         check(len(pairs) == len(set(pairs)), "a name is judged twice")
         called = {row.module + row.name for row in checkpoint.imports if row.group == "called"}
-        names, calls = reached(checkpoint.root)
+        names, calls = names_and_calls(checkpoint.root)
         left = {
             name.module + name.name
-            for name, row in judge(names, calls, [checkpoint.root]).items()
+            for name, row in judge_imports(names, calls, [checkpoint.root]).items()
             if row.group == "called"
         }
         check(left <= called, "a call of the tree is no call of the pickle")
@@ -467,10 +471,13 @@ def answers(data: bytes) -> None:
             response.begin()
             server = connections.Server("http", "host", 80)
             reply = connections.Reply(server, connections.http.client.HTTPConnection("host"), response)
-            found = web._answer(reply, 0, 10)
+            found = web._read_answer(reply, 0, 10)
             check(len(found.data) <= web.WHOLE, "more than was asked for")
         except web.BROKEN as error:
-            check(isinstance(web.lost(error, "http://host/x"), Exception), "an error without an answer")
+            check(
+                isinstance(web.translate_error(error, "http://host/x"), Exception),
+                "an error without an answer",
+            )
         except (CkptError, BusyError, ChangedError):
             pass
 
@@ -524,7 +531,7 @@ def snapshot(data: bytes) -> None:
             return
         for asked in ((0,), (1, 2), tuple(range(40))):
             try:
-                found = numbering(survey, Numbers(((None, asked),), "without"))
+                found = numbered_parameters(survey, Numbers(((None, asked),), "without"))
                 written(found.to_json())
                 clean(plain_text(numbering_lines(found)))
             except CkptError as error:
@@ -615,7 +622,7 @@ def _select(text: str) -> None:
 
 
 def _arguments(text: str) -> None:
-    factory._keywords([text])
+    factory._parse_keywords([text])
 
 
 def _sums(text: str) -> None:

@@ -160,7 +160,7 @@ def test_a_command_calls_the_function_of_its_name() -> None:
         imported = [(node.module or "", alias.name) for node in nodes for alias in node.names]
         doors = ("api", "recipe")
         assert any(
-            module.rpartition(".")[2] in doors and what in (name, "Listing", "assign", "planned")
+            module.rpartition(".")[2] in doors and what in (name, "Listing", "assign_values", "planned")
             for module, what in imported
         ), name
         jobs = [

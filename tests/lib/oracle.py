@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ckpt.bytes.source import inflate
+from ckpt.bytes.source import inflate_exactly
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.names import Path
 from ckpt.model.tensors import Composite, Storage, TensorRef
@@ -67,7 +67,7 @@ def stored(storage: Storage, byteorder: str = "little") -> bytes:
     assert place is not None
     data = place.source.read(place.offset, place.size)
     if place.inflated is not None:
-        data = inflate(data, place.inflated, "storage")
+        data = inflate_exactly(data, place.inflated, "storage")
     data = data[: storage.nbytes]
     if byteorder == "big" and storage.dtype is not None:
         width = max(1, storage.dtype.bits // 8) // (2 if storage.dtype.kind == "complex" else 1)

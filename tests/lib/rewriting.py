@@ -14,7 +14,7 @@ from ckpt import formats
 from ckpt.bytes import target
 from ckpt.commands.convert import convert as converting
 from ckpt.commands.diff.diff import DiffReport, Options, diff
-from ckpt.commands.rewriting.report import Coverage, RewriteReport, edited
+from ckpt.commands.rewriting.report import Coverage, RewriteReport, edited_checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.model.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ LIMITS = Limits()
 
 def unedited(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint over a copy of its tree: every byte of its pickle is written anew."""
-    return edited(checkpoint, Edit().copy(checkpoint.root), LIMITS)
+    return edited_checkpoint(checkpoint, Edit().copy(checkpoint.root), LIMITS)
 
 
 def convert(checkpoint: Checkpoint, format: str, **options: Any) -> RewriteReport:
@@ -37,7 +37,9 @@ def convert(checkpoint: Checkpoint, format: str, **options: Any) -> RewriteRepor
 
 
 def write(checkpoint: Checkpoint, to: Path, format: str | None = None) -> Path:
-    save.save(checkpoint, target.target(str(to), force=True), format or save.own_format(checkpoint), LIMITS)
+    save.save_checkpoint(
+        checkpoint, target.target(str(to), force=True), format or save.own_format(checkpoint), LIMITS
+    )
     return to
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.evidence.wrappers import wrapper_prefix, writers
-from ckpt.model.names import Globs, blocks, dotted, natural, nearest
+from ckpt.evidence.wrappers import wrapper_prefix, writers_of_prefix
+from ckpt.model.names import Globs, dotted_name, name_blocks, natural_sort_key, nearest_names
 from ckpt.model.text import show, show_literal
 
 
@@ -49,7 +49,15 @@ def test_literals_keep_their_backslashes() -> None:
 def test_natural_order() -> None:
     names = ["layers.10.w", "layers.2.w", "layers.2.a", "b", "10", "9", "9" * 30]
 
-    assert sorted(names, key=natural) == ["9", "10", "9" * 30, "b", "layers.2.a", "layers.2.w", "layers.10.w"]
+    assert sorted(names, key=natural_sort_key) == [
+        "9",
+        "10",
+        "9" * 30,
+        "b",
+        "layers.2.a",
+        "layers.2.w",
+        "layers.10.w",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,8 +74,8 @@ def test_natural_order() -> None:
 )
 def test_natural_order_is_total_and_reads_decimals(texts: list[str]) -> None:
     mixed = texts[::-1]
-    assert sorted(mixed, key=natural) == texts
-    assert len(set(map(natural, texts))) == len(texts)
+    assert sorted(mixed, key=natural_sort_key) == texts
+    assert len(set(map(natural_sort_key, texts))) == len(texts)
 
 
 def test_globs_cross_dots_and_exclude_wins() -> None:
@@ -97,19 +105,19 @@ def test_globs_cross_dots_and_exclude_wins() -> None:
 )
 def test_wrapper_prefixes(name: str, prefix: str, who: str | None) -> None:
     assert wrapper_prefix(name) == prefix
-    assert who is None or writers(prefix) == who
+    assert who is None or writers_of_prefix(prefix) == who
 
 
 def test_nearest_names() -> None:
     names = ["model.fc.weight", "model.fc.bias", "optimizer.lr", "args.lr"]
 
-    assert nearest("lr", names) == ["optimizer.lr", "args.lr"]
-    assert nearest("fc.weigth", names) == ["model.fc.weight"]
-    assert nearest("nothing.like.it", names) == []
+    assert nearest_names("lr", names) == ["optimizer.lr", "args.lr"]
+    assert nearest_names("fc.weigth", names) == ["model.fc.weight"]
+    assert nearest_names("nothing.like.it", names) == []
 
 
 def test_a_path_is_joined_with_dots() -> None:
-    assert dotted(("state", 0, "exp_avg")) == "state.0.exp_avg"
+    assert dotted_name(("state", 0, "exp_avg")) == "state.0.exp_avg"
 
 
 def test_blocks_are_neighbours_that_begin_alike_up_to_their_first_number() -> None:
@@ -126,7 +134,7 @@ def test_blocks_are_neighbours_that_begin_alike_up_to_their_first_number() -> No
         "0.b",
         "1",
     ]
-    assert blocks(names) == [
+    assert name_blocks(names) == [
         ("", 0, 1),
         ("h.0.", 1, 3),
         ("h.1.", 3, 4),
@@ -136,12 +144,12 @@ def test_blocks_are_neighbours_that_begin_alike_up_to_their_first_number() -> No
         ("0.", 8, 10),
         ("", 10, 11),
     ]
-    assert blocks([]) == []
+    assert name_blocks([]) == []
 
 
 @given(st.lists(st.text("a1.", max_size=7), max_size=12))
 def test_blocks_cover_all_names_and_no_number_comes_before(names: list[str]) -> None:
-    found = blocks(names)
+    found = name_blocks(names)
     assert [at for block in found for at in range(block.first, block.last)] == list(range(len(names)))
     assert all(one.begin != two.begin for one, two in pairwise(found))
     for begin, first, last in found:

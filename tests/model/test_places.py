@@ -12,10 +12,10 @@ import torch
 from ckpt.bytes.source import Memory, Source
 from ckpt.elements.blocks import elements
 from ckpt.elements.boxes import Box, Boxes
-from ckpt.elements.computed import Computed, Overlaid, lacks_bytes, little, place_of
+from ckpt.elements.computed import Computed, Overlaid, lacks_bytes, little_endian_storage, place_of
 from ckpt.ext.adapters.derived import Derived, Made
 from ckpt.ext.average.mean import Mean
-from ckpt.formats.common.holes import hole
+from ckpt.formats.common.holes import partial_place
 from ckpt.model.dtypes import BY_NAME, UINT8, contiguous
 from ckpt.model.errors import UnreadableError
 from ckpt.model.places import BasePlace, Checksum, Patched, Place, Range, Runs
@@ -261,7 +261,7 @@ def test_a_checksum_is_of_exactly_its_record() -> None:
 
 @pytest.mark.parametrize("there", [0, 40])
 def test_bytes_that_are_missing(there: int) -> None:
-    place = hole(160, "cut off", range_to(bytes(there)) if there else None)
+    place = partial_place(160, "cut off", range_to(bytes(there)) if there else None)
     ref = tensor_ref(Storage("0", None, F32, 160, place), F32, (40,), (1,), 0)
     first = ref._replace(shape=(10,), numel=10, nbytes=40, extent=(0, 40))
     makers: list[Callable[[TensorRef], Place]] = [
@@ -315,7 +315,7 @@ def test_a_computed_place_is_that_of_its_tensor_where_nothing_changes() -> None:
     ):
         assert other.resolved() is other
     big = ref_to(square, big=True).storage
-    assert little(big).place is not big.place
+    assert little_endian_storage(big).place is not big.place
 
 
 def test_places_of_no_bytes() -> None:
@@ -323,7 +323,7 @@ def test_places_of_no_bytes() -> None:
     empty = tensor_ref(Storage("0", None, F32, 0, Range(source, 0, 0)), F32, (0, 3), contiguous((0, 3)), 0)
     for place in (
         Range(source, 0, 0),
-        hole(0, "its record is missing"),
+        partial_place(0, "its record is missing"),
         Patched(None, 0, []),
         Runs(0, []),
         Boxes(UINT8, (0,), list, ()),

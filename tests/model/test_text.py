@@ -8,11 +8,11 @@ from ckpt.model.text import (
     STAND_INS,
     and_more,
     count_text,
-    folded,
-    listed,
-    percent,
-    plural,
+    counted_noun,
+    percent_text,
+    show_folded_names,
     show_literal,
+    show_names,
     shown_apart,
     size_text,
 )
@@ -27,12 +27,12 @@ def test_the_first_of_many() -> None:
 
 
 def test_names_are_made_safe() -> None:
-    assert listed(["a\x1b[31m", "b" * 100], limit=10) == "a\\x1b[31m, bbbbbbbbb…"
-    assert folded(["fc.weight", "fc.bias", "head.scale"]) == "fc.{weight,bias}, head.scale"
-    assert folded(["a.x", "b.y", "c.z"], 2) == "a.x, b.y and 1 more"
+    assert show_names(["a\x1b[31m", "b" * 100], limit=10) == "a\\x1b[31m, bbbbbbbbb…"
+    assert show_folded_names(["fc.weight", "fc.bias", "head.scale"]) == "fc.{weight,bias}, head.scale"
+    assert show_folded_names(["a.x", "b.y", "c.z"], 2) == "a.x, b.y and 1 more"
     layers = [f"layers.{number}.{name}.bias" for number in range(12) for name in ("q", "k")]
-    assert folded([*layers, "fc.bias"]) == "layers.0-11.{q,k}.bias ×24, fc.bias"
-    assert folded(["a.x", "b.y", *layers, "c.z"], 2) == "a.x, b.y and 25 more"
+    assert show_folded_names([*layers, "fc.bias"]) == "layers.0-11.{q,k}.bias ×24, fc.bias"
+    assert show_folded_names(["a.x", "b.y", *layers, "c.z"], 2) == "a.x, b.y and 25 more"
 
 
 def test_texts_that_look_the_same_are_shown_apart() -> None:
@@ -54,11 +54,11 @@ def test_texts_that_look_the_same_are_shown_apart() -> None:
     ],
 )
 def test_a_share_is_all_or_nothing_only_where_it_is(part: int, whole: int, text: str) -> None:
-    assert percent(part, whole) == text
+    assert percent_text(part, whole) == text
 
 
 def test_numbers() -> None:
-    assert (plural(1, "tensor"), plural(1234, "tensor")) == ("1 tensor", "1,234 tensors")
+    assert (counted_noun(1, "tensor"), counted_noun(1234, "tensor")) == ("1 tensor", "1,234 tensors")
     assert (size_text(1023), size_text(1024), size_text(1536 * 1024)) == ("1023 B", "1.00 KiB", "1.50 MiB")
     assert (count_text(999), count_text(1000), count_text(999_999)) == ("999", "1.00 K", "1.00 M")
 

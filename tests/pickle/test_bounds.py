@@ -292,8 +292,8 @@ def test_parts_that_many_tensors_share_are_not_read_each_time(
 ) -> None:
     """The grammar counts the same numbers, and calls the file dangerous."""
     read: list[int] = []
-    numbers = bounds._numbers
-    monkeypatch.setattr(bounds, "_numbers", lambda ref: (read.append(ref.numel), numbers(ref))[1])
+    numbers = bounds._read_numbers
+    monkeypatch.setattr(bounds, "_read_numbers", lambda ref: (read.append(ref.numel), numbers(ref))[1])
     indices, values = torch.zeros((1, 100_000), dtype=torch.int64), torch.ones(100_000)
     tensors = [sparse(torch.sparse_coo, indices, values, torch.Size((n + 1,)), False) for n in range(100)]
     torch.save({"x": tensors}, tmp_path / "x.pth")

@@ -26,7 +26,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Global, Opaque
 from ckpt.model.tensors import Storage
 from ckpt.pickle import machine
-from ckpt.pickle.emit import StorageId, emit
+from ckpt.pickle.emit import StorageId, emit_pickle
 from ckpt.pickle.opcodes import WEIGHTS_ONLY
 
 pytestmark = oracle.QUIET
@@ -43,7 +43,7 @@ def no_storage(storage: Storage, persistent: object) -> StorageId:
 
 def emitted(data: bytes) -> bytes:
     """A pickle without tensors, read and written."""
-    return emit(machine.run(data, Limits()).root, no_storage, lambda root: b"", Limits())
+    return emit_pickle(machine.run_machine(data, Limits()).root, no_storage, lambda root: b"", Limits())
 
 
 # --- the law --------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_name_that_python_2_had_another_meaning_for() -> None:
     # `commands` of protocol 2 is `subprocess`; a module that is called so keeps its name.
     data = b"\x80\x04\x8c\x08commands\x8c\x06Widget\x93."
 
-    read = machine.run(emitted(data), Limits()).root
+    read = machine.run_machine(emitted(data), Limits()).root
 
     assert type(read) is Global and (read.qualified, read.protocol) == ("commands.Widget", 4)
     with pytest.raises(ModuleNotFoundError, match="commands"):
@@ -235,7 +235,7 @@ def test_a_name_that_python_2_had_another_meaning_for() -> None:
 def test_names_that_are_no_line_of_text() -> None:
     data = b"\x80\x04\x8c\x03a\nb\x8c\x05\xed\xb2\x80yz\x93."
 
-    read = machine.run(emitted(data), Limits()).root
+    read = machine.run_machine(emitted(data), Limits()).root
 
     assert (read.module, read.name) == ("a\nb", "\udc80yz")
 
@@ -270,10 +270,10 @@ def test_python_2_strings_of_every_length(length: int) -> None:
 
 
 def test_a_pickle_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
-    data = emit(["text"], no_storage, lambda root: b"", Limits())
+    data = emit_pickle(["text"], no_storage, lambda root: b"", Limits())
 
     def limited(size: int) -> bytes:
-        return emit(["text"], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=size))
+        return emit_pickle(["text"], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=size))
 
     assert limited(len(data)) == data
     with pytest.raises(LimitError):
@@ -292,13 +292,13 @@ def test_a_tuple_of_any_size_inside_of_itself(size: int) -> None:
 
 def test_a_pickle_that_would_be_too_long_is_refused() -> None:
     with pytest.raises(LimitError, match="pickle-bytes"):
-        emit(["x" * 1000], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=500))
+        emit_pickle(["x" * 1000], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=500))
 
 
 def test_nothing_recurses() -> None:
     data = b"\x80\x02" + b"]" * 50_000 + b"a" * 49_999 + b"."
 
-    found = machine.run(emitted(data), Limits()).root
+    found = machine.run_machine(emitted(data), Limits()).root
 
     depth = 0
     while found:
@@ -324,6 +324,6 @@ def test_a_call_in_a_cycle_is_made_once() -> None:
     state = [call]
     call.states = [state]
 
-    data = emit([call, call], no_storage, lambda root: b"", Limits())
+    data = emit_pickle([call, call], no_storage, lambda root: b"", Limits())
 
     assert data.count(b"argparse") == 1 and data.count(b"b") >= 1

@@ -20,7 +20,7 @@ from ckpt.model.errors import LimitError
 from ckpt.model.limits import INFLATION, Budget, Limits
 from ckpt.model.nodes import ByteStr, Dict, Global, Opaque, PersistentId, Set
 from ckpt.pickle import machine
-from ckpt.pickle.machine import MachineError, TruncatedPickleError, run
+from ckpt.pickle.machine import MachineError, TruncatedPickleError, run_machine
 from ckpt.pickle.opcodes import NAMES, WEIGHTS_ONLY
 
 LIMITS = Limits()
@@ -129,7 +129,7 @@ def hashable(node: Any) -> Any:
 
 
 def agrees(data: bytes) -> bool:
-    return Graph().same(run(data, LIMITS).root, pickle.loads(data, encoding="latin1"))
+    return Graph().same(run_machine(data, LIMITS).root, pickle.loads(data, encoding="latin1"))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def agrees(data: bytes) -> bool:
     ],
 )
 def test_comparison_sees_a_difference(data: bytes, value: Any) -> None:
-    assert not Graph().same(run(data, LIMITS).root, value)
+    assert not Graph().same(run_machine(data, LIMITS).root, value)
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -161,7 +161,7 @@ def test_comparison_sees_a_difference(data: bytes, value: Any) -> None:
 def test_value_is_what_python_reads(protocol: int, value: Any) -> None:
     data = pickle.dumps(value, protocol)
     assert agrees(data)
-    pickled = run(data, LIMITS)
+    pickled = run_machine(data, LIMITS)
     assert pickled.end == len(data)
     assert pickled.protocol == (protocol if protocol > 1 else 0)
 
@@ -178,7 +178,7 @@ def test_shared_and_cyclic_references_are_kept(protocol: int, graph: list[Any]) 
 def test_value_that_holds_itself(protocol: int) -> None:
     loop: list[Any] = []
     loop.append((loop, loop, {"again": loop}))
-    root = run(pickle.dumps(loop, protocol), LIMITS).root
+    root = run_machine(pickle.dumps(loop, protocol), LIMITS).root
     assert root[0][0] is root
     assert root[0][1] is root
     assert root[0][2].values[0] is root
@@ -208,7 +208,7 @@ def test_long_text_and_bytes(protocol: int, size: int) -> None:
 @given(before=st.binary(max_size=40), value=strategies.plain_values(), after=st.binary(max_size=40))
 def test_pickle_in_the_middle_of_bytes(before: bytes, value: Any, after: bytes) -> None:
     data = pickle.dumps(value, 2)
-    found = run(before + data + after, LIMITS, len(before))
+    found = run_machine(before + data + after, LIMITS, len(before))
     assert found.end == len(before) + len(data)
     assert Graph().same(found.root, pickle.loads(data))
 
@@ -286,10 +286,10 @@ def test_opcode_program_means_what_python_says(program: bytes) -> None:
 
 
 def test_strings_of_python_2_keep_their_bytes() -> None:
-    ascii_only = run(b"U\x02ab.", LIMITS)
+    ascii_only = run_machine(b"U\x02ab.", LIMITS)
     assert type(ascii_only.root) is ByteStr
     assert not ascii_only.bytestrings
-    other = run(b"S'\\xe4'\n.", LIMITS)
+    other = run_machine(b"S'\\xe4'\n.", LIMITS)
     assert other.root.raw == b"\xe4"
     assert other.bytestrings
 
@@ -313,7 +313,7 @@ def names(pickled: machine.Pickle) -> list[str]:
 def test_call_is_recorded_not_made(
     program: bytes, how: str, module: str, name: str, args: tuple[Any]
 ) -> None:
-    pickled = run(program, LIMITS)
+    pickled = run_machine(program, LIMITS)
     call = pickled.root
     assert type(call) is Opaque
     assert (call.how, call.func.module, call.func.name, call.args) == (how, module, name, args)
@@ -324,15 +324,15 @@ def test_call_is_recorded_not_made(
 def test_what_is_done_to_a_call_stays_beside_it() -> None:
     program = b"cm\nC\n)\x81q\0K\1aK\2K\3s(K\4e(K\5K\6u(K\7\x90}K\x08b."
     with pytest.raises(MachineError):  # BUILD of an int
-        run(program.replace(b"}K\x08b", b"K\x08Nb"), LIMITS)
-    call = run(program.replace(b"}K\x08b", b"K\x08b"), LIMITS).root
+        run_machine(program.replace(b"}K\x08b", b"K\x08Nb"), LIMITS)
+    call = run_machine(program.replace(b"}K\x08b", b"K\x08b"), LIMITS).root
     assert call.items == [1, 4, 7]
     assert (call.keys, call.values) == ([2, 5], [3, 6])
     assert call.states == [8]
 
 
 def test_one_name_is_one_node_at_its_first_byte() -> None:
-    pickled = run(b"]cm\nf\nacm\nf\nacm\ng\na.", LIMITS)
+    pickled = run_machine(b"]cm\nf\nacm\nf\nacm\ng\na.", LIMITS)
     first, second, third = pickled.root
     assert first is second
     assert first.offset == 1
@@ -343,7 +343,7 @@ def test_one_name_is_one_node_at_its_first_byte() -> None:
     ("program", "pid"), [(b"P12 x\n.", "12 x"), (b"K\7Q.", 7), (b"(U\1aK\1tQ.", ("a", 1))]
 )
 def test_persistent_id_is_kept(program: bytes, pid: Any) -> None:
-    pickled = run(program, LIMITS)
+    pickled = run_machine(program, LIMITS)
     assert type(pickled.root) is PersistentId
     assert pickled.root.pid == pid
     assert pickled.persistent == [pickled.root]
@@ -357,7 +357,7 @@ def test_opcodes_that_weights_only_lacks_are_noted(protocol: int) -> None:
     for row, _, offset in pickletools.genops(data):
         if ord(row.code) not in WEIGHTS_ONLY:
             expected.setdefault(ord(row.code), offset)
-    assert run(data, LIMITS).foreign_opcodes == expected
+    assert run_machine(data, LIMITS).foreign_opcodes == expected
 
 
 # ---------------------------------------------------------------------------------------------- refusals
@@ -415,19 +415,19 @@ def test_opcodes_that_weights_only_lacks_are_noted(protocol: int) -> None:
 )
 def test_malformed_program_is_refused(program: bytes, says: str) -> None:
     with pytest.raises(MachineError, match=says) as caught:
-        run(program + b".", LIMITS)
+        run_machine(program + b".", LIMITS)
     assert not isinstance(caught.value, TruncatedPickleError)
 
 
 def test_a_byte_that_is_no_opcode_is_refused() -> None:
     for code in set(range(256)) - EVERY_OPCODE.keys():
         with pytest.raises(MachineError, match=f"unknown opcode 0x{code:02x} at byte 3"):
-            run(b"\x80\x02N" + bytes([code]) + b".", LIMITS)
+            run_machine(b"\x80\x02N" + bytes([code]) + b".", LIMITS)
 
 
 def test_error_names_what_was_imported_before_it() -> None:
     with pytest.raises(MachineError) as caught:
-        run(b"cos\nsystem\ncm\nf\n\x82\x01.", LIMITS)
+        run_machine(b"cos\nsystem\ncm\nf\n\x82\x01.", LIMITS)
     assert [name.qualified for name in caught.value.seen] == ["os.system", "m.f"]
 
 
@@ -436,9 +436,9 @@ def test_error_names_what_was_imported_before_it() -> None:
 
 def test_operations_are_counted_to_the_last() -> None:
     data = b"N0" * 10 + b"N."
-    assert run(data, Limits(operations=22)).root is None
+    assert run_machine(data, Limits(operations=22)).root is None
     with pytest.raises(LimitError, match="too many operations"):
-        run(data, Limits(operations=21))
+        run_machine(data, Limits(operations=21))
 
 
 VALUES = [
@@ -503,7 +503,7 @@ def test_every_opcode_that_makes_a_value_is_charged(program: bytes) -> None:
     budget = Budget(LIMITS, len(data))
     tracemalloc.start()
     try:
-        run(data, LIMITS, budget=budget)
+        run_machine(data, LIMITS, budget=budget)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -512,14 +512,14 @@ def test_every_opcode_that_makes_a_value_is_charged(program: bytes) -> None:
     assert times * 12 <= charged
     assert peak < 1.2 * charged + 200_000
     with pytest.raises(LimitError, match="a pickle needs too much memory"):
-        run(data, LIMITS, budget=Budget(Limits(memory=charged - 1)))
+        run_machine(data, LIMITS, budget=Budget(Limits(memory=charged - 1)))
 
 
 def test_the_slots_of_the_memo_are_charged() -> None:
     data = b"N" + b"".join(b"r" + struct.pack("<I", slot) for slot in range(20_000)) + b"."
-    run(data, LIMITS)
+    run_machine(data, LIMITS)
     with pytest.raises(LimitError, match="too much memory"):
-        run(data, Limits(memory=2_000_000))
+        run_machine(data, Limits(memory=2_000_000))
 
 
 @pytest.mark.parametrize("slot", [2**32, 2**61 - 1, -1, 10**4000])
@@ -527,14 +527,14 @@ def test_a_slot_of_the_memo_has_few_bits(slot: int) -> None:
     """Greater ints can share one hash, so that a dict of them takes quadratic time."""
     for opcode in (b"p", b"g"):
         with pytest.raises(MachineError, match="the number of a memo slot is too large"):
-            run(b"N" + opcode + b"%d\n." % slot, LIMITS)
-    assert run(b"Np%d\ng%d\n." % (2**20, 2**20), LIMITS).root is None
+            run_machine(b"N" + opcode + b"%d\n." % slot, LIMITS)
+    assert run_machine(b"Np%d\ng%d\n." % (2**20, 2**20), LIMITS).root is None
 
 
 def test_one_emoji_is_charged_with_four_bytes_for_each_character() -> None:
     data = op.text("a" * 1_000_000 + "\U0001f600") + b"."
     budget = Budget(LIMITS, len(data))
-    run(data, LIMITS, budget=budget)
+    run_machine(data, LIMITS, budget=budget)
 
     assert LIMITS.memory - budget.memory > 4_000_000
 
@@ -542,9 +542,9 @@ def test_one_emoji_is_charged_with_four_bytes_for_each_character() -> None:
 def test_all_pickles_of_a_file_have_one_budget() -> None:
     data = b"(" + b"]" * 1000 + b"l."
     budget = Budget(LIMITS, len(data))
-    run(data, LIMITS, budget=budget)
+    run_machine(data, LIMITS, budget=budget)
     once = LIMITS.memory - budget.memory
-    run(data, LIMITS, budget=budget)
+    run_machine(data, LIMITS, budget=budget)
 
     assert LIMITS.memory - budget.memory == 2 * once
     assert LIMITS.operations - budget.operations == 2 * 1003
@@ -554,37 +554,37 @@ def test_all_pickles_of_a_file_have_one_budget() -> None:
 def test_a_damaged_pickle_costs_no_memory() -> None:
     budget = Budget(LIMITS, 1)
     with pytest.raises(MachineError):
-        run(b"(" + b"]" * 1000 + b"\xff", LIMITS, budget=budget)
+        run_machine(b"(" + b"]" * 1000 + b"\xff", LIMITS, budget=budget)
     assert budget.memory == LIMITS.memory
 
 
 def test_tensors_add_memory_as_far_as_the_bytes_of_the_file_allow() -> None:
     tensors = b"(" + op.tensor() * 3_000 + b"l."
     few = Limits(memory=100_000)
-    assert len(run(tensors, few).persistent) == 3_000
+    assert len(run_machine(tensors, few).persistent) == 3_000
     with pytest.raises(LimitError, match="too much memory"):
-        run(tensors, few, budget=Budget(few, len(tensors) // 50))  # as if it were deflated
+        run_machine(tensors, few, budget=Budget(few, len(tensors) // 50))  # as if it were deflated
     with pytest.raises(LimitError, match="too much memory"):
-        run(b"(" + b"}Q" * 10_000 + b"l.", few)  # two bytes each hold no tensor
+        run_machine(b"(" + b"}Q" * 10_000 + b"l.", few)  # two bytes each hold no tensor
 
 
 def test_names_are_counted_once_each() -> None:
     data = b"".join(b"cm\nf%d\n0" % (index % 10) for index in range(30)) + b"N."
-    assert len(run(data, Limits(globals=10)).globals) == 10
+    assert len(run_machine(data, Limits(globals=10)).globals) == 10
     with pytest.raises(LimitError, match="too many names"):
-        run(data, Limits(globals=9))
+        run_machine(data, Limits(globals=9))
 
 
 @pytest.mark.parametrize("wrap", [b"\x85", b"N\x86", b"NN\x87"])
 def test_tuples_are_nested_only_so_deep(wrap: bytes) -> None:
-    assert run(b")" + wrap * (machine.TUPLE_DEPTH - 1) + b".", LIMITS).root is not None
+    assert run_machine(b")" + wrap * (machine.TUPLE_DEPTH - 1) + b".", LIMITS).root is not None
     with pytest.raises(MachineError, match="nested deeper"):
-        run(b")" + wrap * machine.TUPLE_DEPTH + b".", LIMITS)
+        run_machine(b")" + wrap * machine.TUPLE_DEPTH + b".", LIMITS)
 
 
 def test_lists_may_be_nested_deep() -> None:
     depth = 100_000
-    node = run(b"]" * depth + b"a" * (depth - 1) + b".", LIMITS).root
+    node = run_machine(b"]" * depth + b"a" * (depth - 1) + b".", LIMITS).root
     for _ in range(depth - 1):
         (node,) = node
     assert node == []
@@ -594,22 +594,22 @@ def test_lists_may_be_nested_deep() -> None:
 def test_length_is_compared_with_what_is_left(code: bytes) -> None:
     """A length of 2 GB costs nothing: the bytes are not there."""
     with pytest.raises(TruncatedPickleError):
-        run(code + b"\xff\xff\xff\x7f\0\0\0\0" + b"N.", LIMITS)
+        run_machine(code + b"\xff\xff\xff\x7f\0\0\0\0" + b"N.", LIMITS)
 
 
 def test_memo_slot_of_any_number_costs_one_entry() -> None:
-    assert run(b"]r\xff\xff\x0f\x000j\xff\xff\x0f\x00.", LIMITS).root == []
-    assert run(b"]p1048575\n0g1048575\n.", LIMITS).root == []
+    assert run_machine(b"]r\xff\xff\x0f\x000j\xff\xff\x0f\x00.", LIMITS).root == []
+    assert run_machine(b"]p1048575\n0g1048575\n.", LIMITS).root == []
 
 
 # ---------------------------------------------------------------------------------------------- cut off
 
 
 def cut_everywhere(data: bytes) -> None:
-    assert run(data, LIMITS).end == len(data)
+    assert run_machine(data, LIMITS).end == len(data)
     for length in range(len(data)):
         with pytest.raises(TruncatedPickleError):
-            run(data[:length], LIMITS)
+            run_machine(data[:length], LIMITS)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -634,7 +634,7 @@ def test_any_pickle_cut_anywhere_is_truncated(value: Any, protocol: int, data: s
     whole = pickle.dumps(value, protocol)
     length = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(TruncatedPickleError):
-        run(whole[:length], LIMITS)
+        run_machine(whole[:length], LIMITS)
 
 
 # ---------------------------------------------------------------------------------------------- any program
@@ -698,7 +698,7 @@ class Standins(pickle._Unpickler):  # type: ignore[name-defined,misc]
 def test_any_program_gives_a_tree_or_an_error_of_ours(program: bytes) -> None:
     data = program + b"."
     try:
-        ours = run(data, LIMITS)
+        ours = run_machine(data, LIMITS)
     except MachineError:
         return
     try:
@@ -716,7 +716,7 @@ def test_any_program_gives_a_tree_or_an_error_of_ours(program: bytes) -> None:
 )
 def test_any_bytes_give_a_tree_or_an_error_of_ours(data: bytes) -> None:
     try:
-        found = run(data, LIMITS)
+        found = run_machine(data, LIMITS)
     except (MachineError, LimitError):
         return
     assert data[found.end - 1 : found.end] == b"."
@@ -726,9 +726,9 @@ def test_any_bytes_give_a_tree_or_an_error_of_ours(data: bytes) -> None:
 @pytest.mark.parametrize("put", [b"r\x01\0\x10\0", b"r\xff\xff\xff\xff", b"p1048577\n"])
 def test_slots_beyond_what_a_pickler_counts_are_refused(put: bytes) -> None:
     with pytest.raises(MachineError, match="memo slot is too large at byte 1"):
-        run(b"N" + put + b".", LIMITS)
+        run_machine(b"N" + put + b".", LIMITS)
     if b"\xff" not in put:  # a pickle with as many bytes may count so far
-        assert run(b"N" + put + b"N0" * (1 << 20) + b".", LIMITS).root is None
+        assert run_machine(b"N" + put + b"N0" * (1 << 20) + b".", LIMITS).root is None
 
 
 def test_picklers_number_fewer_slots_than_they_write_bytes() -> None:
@@ -739,7 +739,7 @@ def test_picklers_number_fewer_slots_than_they_write_bytes() -> None:
         pickler.dump([str(number), [number]])
     data, end = out.getvalue(), 0
     while end < len(data):
-        end = run(data, LIMITS, end).end
+        end = run_machine(data, LIMITS, end).end
 
 
 def test_numbers_in_tuples_have_few_equal_hashes() -> None:
@@ -761,6 +761,6 @@ def test_numbers_in_tuples_have_few_equal_hashes() -> None:
     assert len(set(map(hash, pairs))) == 1 and len(pairs) > 1_001
     data = b"}(" + b"".join(op.value(pair) + b"N" for pair in pairs) + b"u."
     with pytest.raises(MachineError, match="too many keys of a dict have one hash"):
-        run(data, LIMITS)
+        run_machine(data, LIMITS)
     again = op.value(pairs[0]) + b"q\x010" + b"(" + b"}(h\x01Nu" * 2_000 + b"l."
-    assert len(run(again, LIMITS).root) == 2_000  # type: ignore[arg-type]
+    assert len(run_machine(again, LIMITS).root) == 2_000  # type: ignore[arg-type]

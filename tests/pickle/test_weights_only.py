@@ -119,7 +119,7 @@ def test_every_name_is_allowed_or_refused_as_in_torch(module: str) -> None:
     differ = []
     for name in WORDS:
         program = pickled(glob(module, name))
-        ours = weights_only.refusals(machine.run(program, Limits()))
+        ours = weights_only.pickle_refusals(machine.run_machine(program, Limits()))
         if bool(ours) != verdict(program)[0]:
             differ.append(f"{module}.{name}: {ours}")
     assert differ == []
@@ -129,7 +129,7 @@ def test_dots_may_fall_anywhere_in_a_name() -> None:
     """torch joins module and name before it looks them up."""
     program = pickled(glob("torch", "nn.parameter.Parameter"))
     assert not verdict(program)[0]
-    assert weights_only.refusals(machine.run(program, Limits())) == []
+    assert weights_only.pickle_refusals(machine.run_machine(program, Limits())) == []
 
 
 # ---------------------------------------------------------------------------------------------- files

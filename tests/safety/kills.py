@@ -147,7 +147,7 @@ def test_killed(
             assert differ == {"in.pth"} and now["in.pth"].startswith(old["in.pth"])
             with pytest.raises(CkptError, match="--undo --dry-run"):
                 formats.open(str(folder / "in.pth"))
-            assert save.undo(str(folder / "in.pth"), Limits()).after == len(old["in.pth"])
+            assert save.undo_rewrite(str(folder / "in.pth"), Limits()).after == len(old["in.pth"])
             assert kills.contents(folder) == old
             outcomes["torn, and brought back by --undo"] += 1
         else:

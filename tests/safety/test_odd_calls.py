@@ -154,6 +154,8 @@ def write(command: str, survey: Survey, out: Path) -> None:
             report = slim(survey, limits, keep=["x"])
         else:
             report, checks = rehome(survey, moves("cuda", []), limits, objects=True), {}
-        save.save(report.result, target.target(str(out), force=True), "torch-zip", limits, checks=checks)
+        save.save_checkpoint(
+            report.result, target.target(str(out), force=True), "torch-zip", limits, checks=checks
+        )
     except CkptError as error:
         assert "a bug in ckpt" not in str(error), command

@@ -21,7 +21,7 @@ from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
-from ckpt.pickle.machine import Pickle, run
+from ckpt.pickle.machine import Pickle, run_machine
 
 TENSORS = (
     "_rebuild_tensor",
@@ -83,7 +83,7 @@ def pickles_of(data: bytes) -> Iterator[Pickle]:
     start = 0
     while start < len(data) and data[start : start + 1] in (b"\x80", b"c", b"(", b"}", b"]", b"."):
         try:
-            pickle = run(data, Limits(), start)
+            pickle = run_machine(data, Limits(), start)
         except UnreadableError:
             return
         yield pickle

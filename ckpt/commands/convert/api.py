@@ -14,7 +14,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.surface.api.keywords import Path, Texts, globs_of, model_of, text_only
 from ckpt.surface.api.opening import Input
-from ckpt.surface.api.rewriting import WriteOptions, rewrite
+from ckpt.surface.api.rewriting import WriteOptions, rewrite_checkpoint
 from ckpt.surface.api.writing import (
     moved_report,
     options_of,
@@ -90,7 +90,7 @@ def convert(
     options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = with_like(options, like, section)._replace(dequantize=dequantize)
-    naming = _naming(adapter_names, base, options)
+    naming = _naming_stage(adapter_names, base, options)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         written = options.format or save.own_format(survey.checkpoint)
@@ -140,7 +140,7 @@ def convert(
             report = with_flattening(report, options.ranks, limits)
         return report
 
-    done = rewrite(source, make, options)
+    done = rewrite_checkpoint(source, make, options)
     return done if naming is None else naming.finish(done)
 
 
@@ -176,7 +176,7 @@ class _Naming(Protocol):
         ...
 
 
-def _naming(adapter_names: str | None, base: Input | None, options: WriteOptions) -> _Naming | None:
+def _naming_stage(adapter_names: str | None, base: Input | None, options: WriteOptions) -> _Naming | None:
     """Return the stage that --adapter-names asks for, or None. Raises UsageError."""
     if adapter_names is None:
         if base is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from ckpt.commands.convert.api import convert
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.writing import with_format
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -30,4 +30,4 @@ def command(paths: list[str], **keywords: Any) -> int:
         options.places, own["format"], own["shard_size"], plain=own["plain"], with_config=own["with_config"]
     )
     own["model"] = model_of(own["model"], own.pop("arg"))
-    return rewrite(paths, partial(convert, **own), options._replace(places=places))
+    return rewrite_paths(paths, partial(convert, **own), options._replace(places=places))

@@ -12,16 +12,16 @@ from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
-    droppable,
-    edited,
+    edited_checkpoint,
     keys_beside,
     losses_of,
     made_plain,
+    make_with_drop_hint,
     refuse_empty,
     rest_of,
     storages_of,
-    uninitialized,
-    weightless,
+    uninitialized_leftovers,
+    weightless_leftovers,
     weights_of,
     with_ties,
     without_documents,
@@ -38,14 +38,22 @@ from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.dtypes import BY_NAME, DType, contiguous
 from ckpt.model.errors import LossError, UsageError, about
 from ckpt.model.limits import Limits
-from ckpt.model.names import Globs, NamedKey, dotted
+from ckpt.model.names import Globs, NamedKey, dotted_name
 from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, dict_of, is_tuple
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, Tensor, TensorRef, blocks_in, parts_of, tensor_ref
-from ckpt.model.text import and_more, plural, show, show_name
+from ckpt.model.text import and_more, counted_noun, show, show_name
 from ckpt.pickle.edit import Edit
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, tied_names, with_metadata
+from ckpt.tree.find import (
+    METADATA,
+    REGISTERED,
+    children_of,
+    is_metadata,
+    metadata_of,
+    tied_names,
+    with_metadata,
+)
 from ckpt.tree.quantized import is_quantized
 from ckpt.tree.scalars import class_of
 
@@ -116,7 +124,7 @@ def dtype_of(name: str | None) -> DType | None:
     return BY_NAME[name]
 
 
-def uncastable(tensor: Tensor) -> str | None:
+def uncastable_reason(tensor: Tensor) -> str | None:
     """Return why a floating tensor keeps its dtype: its layout, its dtype, or no data; else None."""
     if not isinstance(tensor, TensorRef):
         return tensor.layout
@@ -134,7 +142,7 @@ def _kept_as_it_is(entry: Entry, to: DType, scales: frozenset[str]) -> str | Non
     """Return why a floating tensor is not cast, or None."""
     if entry.name in scales and entry.tensor.dtype.kind == "float":
         return _SCALES if entry.tensor.dtype != to else None
-    return uncastable(entry.tensor)
+    return uncastable_reason(entry.tensor)
 
 
 class CastRefs:
@@ -204,10 +212,10 @@ class Cast(Edit):
     def storage(self, storage: Storage) -> Storage:
         copy = self._made.get(storage)
         if copy is None:
-            copy = self._made[storage] = self._cast(storage)
+            copy = self._made[storage] = self._cast_storage(storage)
         return copy
 
-    def _cast(self, storage: Storage) -> Storage:
+    def _cast_storage(self, storage: Storage) -> Storage:
         dtype = self._chosen.get(storage)
         if dtype is None:
             return storage
@@ -219,7 +227,7 @@ class Cast(Edit):
     def instead(self, node: Node) -> Node | None:
         # A call that names its dtype becomes one whose storage says it.
         if type(node) is Opaque and isinstance(node.meaning, TensorRef) and type(node.func) is Global:
-            typed = self._typed(node.func, node.args)
+            typed = self._args_without_dtype(node.func, node.args)
             if typed is not None:
                 return self.shell_of(Opaque(node.how, _V2, typed, None, node.offset), node)
         return None
@@ -227,12 +235,12 @@ class Cast(Edit):
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         args = call.args
         if type(call.func) is Global and call.func.name == "_rebuild_from_type_v2" and is_tuple(args[2]):
-            typed = self._typed(args[0], args[2])
+            typed = self._args_without_dtype(args[0], args[2])
             if typed is not None:
                 return (_V2, args[1], typed, *args[3:])
         return args
 
-    def _typed(self, func: Node, args: tuple[Node, ...]) -> tuple[Node, ...] | None:
+    def _args_without_dtype(self, func: Node, args: tuple[Node, ...]) -> tuple[Node, ...] | None:
         """The arguments of `_rebuild_tensor_v3` without the dtype, when its storage is cast."""
         if type(func) is Global and func.name == "_rebuild_tensor_v3" and type(args[0]) is PersistentId:
             meaning = args[0].meaning
@@ -300,8 +308,9 @@ def convert(
         part = slim(survey, limits, section=section, select=select, drop_other=drop_other)
         request = _Asked(format, traits, plain, dtype_of(dtype), encoding, None, None)
         scales = scales_of(survey, section)
-        whole = droppable(
-            lambda drop: _converted(Survey(part.result), request, limits, unfit, drop, scales), drop_other
+        whole = make_with_drop_hint(
+            lambda drop: _convert_survey(Survey(part.result), request, limits, unfit, drop, scales),
+            drop_other,
         )
         return whole._replace(
             source=survey.checkpoint,
@@ -309,7 +318,9 @@ def convert(
             left_out=(*part.left_out, *whole.left_out),
         )
     request = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
-    report = droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
+    report = make_with_drop_hint(
+        lambda drop: _convert_survey(survey, request, limits, unfit, drop), drop_other
+    )
     return with_optimizers(report, keys, limits, complete=complete_optimizer, model=survey.model)
 
 
@@ -328,10 +339,10 @@ def _chosen_weights(
         return survey, section
     if not traits.is_pickle:
         return survey, weights
-    nodes = dict(children(checkpoint.root))
+    nodes = dict(children_of(checkpoint.root))
     swapped = {"model": nodes[weights], weights: nodes["model"]}
     root = dict_of((key, swapped.get(str(key), child)) for key, child in nodes.items())
-    return Survey(edited(checkpoint, root, limits), survey.model), section
+    return Survey(edited_checkpoint(checkpoint, root, limits), survey.model), section
 
 
 class _Asked(NamedTuple):
@@ -364,7 +375,7 @@ def scales_of(survey: Survey, section: str | None) -> frozenset[str]:
     return frozenset(names | {name[depth:] for name in names})
 
 
-def _converted(
+def _convert_survey(
     survey: Survey,
     request: _Asked,
     limits: Limits,
@@ -400,11 +411,11 @@ def _converted(
         current, leftovers = without_documents(current, limits)
         dropped += leftovers
     if current.traits.names_are_code and traits.is_pickle:
-        current, leftovers = _script(current, limits, section)
+        current, leftovers = _script_weights(current, limits, section)
         dropped += leftovers
     if encoding is not None and not plain:
         decode = Decode(encoding)
-        current = edited(current, decode.copy(current.root), limits, origin=None)
+        current = edited_checkpoint(current, decode.copy(current.root), limits, origin=None)
         changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
     is_code = current.traits.names_are_code  # a script gives tensors alone
     apart = not traits.is_pickle and not is_code and (plain or _holds_apart(current, section))
@@ -414,13 +425,13 @@ def _converted(
         if apart:
             whole = Survey(current).only_model(section)
             was_module = whole.is_module
-            dropped += weightless(current, whole)
-        current = edited(current, edit.copy(current.root), limits, origin=None)
+            dropped += weightless_leftovers(current, whole)
+        current = edited_checkpoint(current, edit.copy(current.root), limits, origin=None)
         if plain:
             dropped += losses_of(checkpoint, edit, edit.lost, drop_other)
         if traits.is_pickle and not checkpoint.traits.names_are_code:
             # The others take one section, and name what lies beside it.
-            dropped += [row for part in survey.sections for row in weightless(checkpoint, part)]
+            dropped += [row for part in survey.sections for row in weightless_leftovers(checkpoint, part)]
         changes += [change for change in made_plain(edit) if plain or change.kind == "apart"]
         if edit.lost and plain:
             changes.append(Change("dropped", "what cannot be made plain", "None", len(edit.lost), "object"))
@@ -431,18 +442,18 @@ def _converted(
         current, leftovers = _as_state_dict(current, limits)
         dropped += leftovers
     if current.members and not current.is_edited:
-        current = edited(
+        current = edited_checkpoint(
             current, current.root, limits
         )  # with the tables of documents, which a folder does not show
     if checkpoint.traits.has_views and not traits.has_views:
-        current = _viewless(current, limits)
+        current = _drop_views(current, limits)
     alone: list[Leftover] = []
     if to is not None:
         survey_before = Survey(current)
         cast = Cast(survey_before, to, section, scales)
-        current = edited(current, cast.copy(current.root), limits, origin=None)
+        current = edited_checkpoint(current, cast.copy(current.root), limits, origin=None)
         changes += cast.changes()
-        alone = [*_uncast(cast.uncast), *_sections_left(survey_before, to, section)]
+        alone = [*_uncast_leftovers(cast.uncast), *_sections_left(survey_before, to, section)]
     return refuse_empty(
         RewriteReport(
             "convert",
@@ -514,7 +525,7 @@ def _to_tensors(
     chosen = parts.only_model(section)
     entries: list[Entry] = []
     same: list[Entry] = []
-    leftovers = [*dropped, *rest_of(parts, chosen), *weightless(current, chosen)]
+    leftovers = [*dropped, *rest_of(parts, chosen), *weightless_leftovers(current, chosen)]
     if chosen.node is not None:
         leftovers += attributes_left(chosen.node)
     picked = chosen.selected(select, checkpoint.path)
@@ -525,7 +536,7 @@ def _to_tensors(
     leftovers += not_selected([entry for entry in chosen.entries if id(entry) not in wanted])
     for entry in picked:
         name = chosen.relative(entry.name) or chosen.name  # a section that is one tensor
-        if "#" in name and name != chosen.relative(readable(entry)):
+        if "#" in name and name != chosen.relative(readable_name(entry)):
             same.append(entry)
         if entry.registered and entry.persistent and (not current.traits.names_are_code or entry.kind):
             entries.append(entry._replace(path=(name,) if _is_text(entry) else entry.path, name=name))
@@ -537,7 +548,7 @@ def _to_tensors(
         if (why := "two tensors of one name" if entry.name in twice else unfit(_decoded(entry, to)))
     ]
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lazy = {} if chosen.is_module else {row.name: row for row in uninitialized(current, chosen)}
+    lazy = {} if chosen.is_module else {row.name: row for row in uninitialized_leftovers(current, chosen)}
     rows = [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
     leftovers += rows if was_module else []
     lost += [] if was_module else rows
@@ -581,7 +592,7 @@ def _to_tensors(
             target,
             (*_format_change(checkpoint, format, len(entries) - len(tied_names(entries))), *changes),
             (*leftovers, *lost),
-            tuple(_uncast(uncast)),
+            tuple(_uncast_leftovers(uncast)),
             unchanged_bytes=to is None,
             nothing=f"is {format} already",
         )
@@ -610,7 +621,7 @@ def _refuse_blocks(checkpoint: Checkpoint, traits: Traits, to: DType | None) -> 
             unpacked(part)  # raises
 
 
-def _uncast(rows: list[tuple[Entry, str]]) -> list[Leftover]:
+def _uncast_leftovers(rows: list[tuple[Entry, str]]) -> list[Leftover]:
     """The tensors that keep their dtype, and why."""
     return [Leftover(entry.name, f"{why}, which is not cast", entry.tensor.nbytes) for entry, why in rows]
 
@@ -637,9 +648,9 @@ def _is_text(entry: Entry) -> bool:
     return not any(isinstance(key, NamedKey) for key in entry.path)
 
 
-def readable(entry: Entry) -> str:
+def readable_name(entry: Entry) -> str:
     """The name that the path of a tensor reads as, without a mark."""
-    return dotted([key for key in entry.path if key not in REGISTERED])
+    return dotted_name([key for key in entry.path if key not in REGISTERED])
 
 
 def _values_inside(survey: Survey, section: Section) -> list[str]:
@@ -662,13 +673,13 @@ def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, lis
     """The tensors of safetensors as a plain dict; what their metadata says is left out."""
     root = with_metadata(current.root, {})
     if current.traits.has_own_metadata:
-        return edited(current, root, limits, origin=None), _own_metadata(current)
+        return edited_checkpoint(current, root, limits, origin=None), _own_metadata(current)
     leftovers = [
         Leftover(f"{METADATA}.{name}", repr(text[:60]), is_value=True)
         for name, text in metadata_of(current.root).items()
         if (name, text) != ("format", "pt")
     ]
-    return edited(current, root, limits, origin=None), leftovers
+    return edited_checkpoint(current, root, limits, origin=None), leftovers
 
 
 def _own_metadata(checkpoint: Checkpoint) -> list[Leftover]:
@@ -676,24 +687,26 @@ def _own_metadata(checkpoint: Checkpoint) -> list[Leftover]:
     names = [value.name for value in checkpoint.values if is_metadata(value.path)]
     if not checkpoint.traits.has_own_metadata or not names:
         return []
-    text = f"{plural(len(names), 'value')} of {checkpoint.traits.label}: {and_more(names, 3)}"
+    text = f"{counted_noun(len(names), 'value')} of {checkpoint.traits.label}: {and_more(names, 3)}"
     return [Leftover(METADATA, show(text, 200), is_value=True)]
 
 
-def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Leftover]]:
+def _script_weights(
+    current: Checkpoint, limits: Limits, section: str | None
+) -> tuple[Checkpoint, list[Leftover]]:
     """The parameters and buffers of a script as a plain dict."""
     parts = Survey(current)
     chosen = parts.only_model(section)
     root = weights_of(parts, chosen)
-    leftovers = [*rest_of(parts, chosen), *weightless(current, chosen)]
-    return edited(current, root, limits, origin=None), leftovers
+    leftovers = [*rest_of(parts, chosen), *weightless_leftovers(current, chosen)]
+    return edited_checkpoint(current, root, limits, origin=None), leftovers
 
 
-def _viewless(current: Checkpoint, limits: Limits) -> Checkpoint:
+def _drop_views(current: Checkpoint, limits: Limits) -> Checkpoint:
     """Without the views of storages that only the format before 1.6 knows: their offset goes to the tensors."""
     edit = _Viewless()
     root = edit.copy(current.root)
-    return edited(current, root, limits, origin=None) if edit.found else current
+    return edited_checkpoint(current, root, limits, origin=None) if edit.found else current
 
 
 class _Viewless(Edit):

@@ -11,9 +11,9 @@ from math import prod
 
 from ckpt.bytes.source import Zeros
 from ckpt.commands.rewriting.names import with_new_names
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
 from ckpt.commands.strip.strip import removed_prefixes
-from ckpt.evidence.joining import Joined, joined, names_in_torch
+from ckpt.evidence.joining import Joined, join_names, names_in_torch
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import LOST_STATE, parts_of
 from ckpt.evidence.record import ModelRecord
@@ -28,7 +28,7 @@ from ckpt.model.places import Range
 from ckpt.model.tensors import Storage, Tensor, TensorRef, tensor_ref
 from ckpt.model.text import show
 from ckpt.pickle.edit import Edit
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 KEYS = ("names", "order", "numbers")
@@ -78,7 +78,7 @@ def with_optimizers(
         return report
     changes: list[Change] = []
     if keys != "numbers":
-        survey, changes = _unwrapped(survey, limits)
+        survey, changes = _unwrap_models(survey, limits)
     checkpoint = survey.checkpoint
     edit = _Keyed()
     leftovers: list[Leftover] = []
@@ -87,8 +87,8 @@ def with_optimizers(
         if match.optimizer.node is None:  # recorded by a snapshot
             continue
         name = match.optimizer.name
-        row = joined(checkpoint, match, knows_order=None if model is None else True)
-        names = None if keys == "numbers" else _names(checkpoint, row, keys)
+        row = join_names(checkpoint, match, knows_order=None if model is None else True)
+        names = None if keys == "numbers" else _parameter_names(checkpoint, row, keys)
         states = _first_states(checkpoint, match) if complete else {}
         renamed = edit.change(match, names, states)
         if renamed:
@@ -99,11 +99,11 @@ def with_optimizers(
             changes.append(
                 Change("state", "no state", "zero moments", len(states), "parameter", section=name)
             )
-        leftovers += _stale(match)
+        leftovers += _stale_state(match)
     if not changes:
         return report
     if edit.made:
-        checkpoint = edited(checkpoint, edit.copy(checkpoint.root), limits)
+        checkpoint = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     return report._replace(
         result=checkpoint,
         changes=(*report.changes, *changes),
@@ -112,7 +112,7 @@ def with_optimizers(
     )
 
 
-def _unwrapped(survey: Survey, limits: Limits) -> tuple[Survey, list[Change]]:
+def _unwrap_models(survey: Survey, limits: Limits) -> tuple[Survey, list[Change]]:
     """The checkpoint whose models have the names that torch gives their tensors."""
     changes: list[Change] = []
     for number, model in enumerate(survey.models):
@@ -129,7 +129,7 @@ def _unwrapped(survey: Survey, limits: Limits) -> tuple[Survey, list[Change]]:
     return survey, changes
 
 
-def _names(checkpoint: Checkpoint, row: Joined, keys: str) -> tuple[str, ...]:
+def _parameter_names(checkpoint: Checkpoint, row: Joined, keys: str) -> tuple[str, ...]:
     """The names of the parameters of an optimizer. Raises UnsupportedError where they are not sure."""
     if row.is_sure or (row.in_order and keys == "order"):
         return row.names
@@ -142,14 +142,14 @@ def _names(checkpoint: Checkpoint, row: Joined, keys: str) -> tuple[str, ...]:
     raise UnsupportedError(f"no names for {name}: {row.reason}", path=checkpoint.path, hint=", ".join(ways))
 
 
-def _stale(match: Match) -> list[Leftover]:
+def _stale_state(match: Match) -> list[Leftover]:
     """The state that belongs to no parameter of the groups: torch drops it when it loads."""
     known = {str(slot.key) for slot in match.slots}
     section = match.optimizer.name
     start = f"{section}.state" if section else "state"
     return [
         Leftover(f"{start}.{key}", "state of no parameter")
-        for key, _ in children(parts_of(match.optimizer.node).get("state"))
+        for key, _ in children_of(parts_of(match.optimizer.node).get("state"))
         if str(key) not in known
     ]
 
@@ -174,16 +174,16 @@ class _Keyed(Edit):
         node = match.optimizer.node
         old = [str(slot.key) for slot in match.slots]
         keys = list(names or old)
-        if is_flattened([key for key, _ in children(node)]):
+        if is_flattened([key for key, _ in children_of(node)]):
             rows: list[tuple[Node, Node]] = [
                 (f"{FLATTENED[0]}{keys[number]}.{field}", value)
                 for number, state in states.items()
-                for field, value in children(state)
+                for field, value in children_of(state)
             ]
             if rows:
-                self.made[id(node)] = partial(self._dict, node, {}, rows)
+                self.made[id(node)] = partial(self._rekey_dict, node, {}, rows)
             return 0
-        parts = dict(children(node))
+        parts = dict(children_of(node))
         new = dict(zip(old, keys, strict=True))
         renamed = sum(type(slot.key) is int or str(slot.key) != new[str(slot.key)] for slot in match.slots)
         renamed = 0 if names is None else renamed
@@ -193,17 +193,17 @@ class _Keyed(Edit):
             is_text = names is not None or any(isinstance(key, str) for key in look(held).keys)
             rows = [(keys[n] if is_text else match.slots[n].key, state) for n, state in states.items()]
             known = new if renamed else {}
-            self.made[id(held)] = partial(self._dict, held, known, rows)
+            self.made[id(held)] = partial(self._rekey_dict, held, known, rows)
         lost = parts.get(LOST_STATE)
         if lost is not None and renamed:
             self.made[id(lost)] = partial(list, [new.get(str(key), key) for key in look(lost).children])
-        for _, group in children(parts["param_groups"]) if renamed else ():
-            params = dict(children(group))["params"]
+        for _, group in children_of(parts["param_groups"]) if renamed else ():
+            params = dict(children_of(group))["params"]
             named = [new[str(key)] for key in look(params).children]
             self.made[id(params)] = partial(list, named)
         return renamed
 
-    def _dict(self, node: Node, new: dict[str, str], rows: Sequence[tuple[Node, Node]]) -> Dict:
+    def _rekey_dict(self, node: Node, new: dict[str, str], rows: Sequence[tuple[Node, Node]]) -> Dict:
         """A dict with other keys, and with further rows."""
         view = look(node)
         keys = [new.get(str(key), key) if isinstance(key, (str, int)) else key for key in view.keys]
@@ -232,9 +232,9 @@ def _first_states(checkpoint: Checkpoint, match: Match) -> dict[int, Dict]:
     fields: list[Callable[[TensorRef], Node]] = []
     rows = [held[number] for number in holders]
     for field in rows[0] if problem is None else ():
-        tensors = [_parameter(checkpoint, match, number) for number in holders]
+        tensors = [_matched_parameter(checkpoint, match, number) for number in holders]
         same = all(row.keys() == rows[0].keys() for row in rows)
-        make = _first(field, [row[field] for row in rows], tensors) if same else None
+        make = _first_value_maker(field, [row[field] for row in rows], tensors) if same else None
         if make is None:
             problem = f"the first value of {show(field, 60)} does not follow from the state of the others"
             break
@@ -244,7 +244,7 @@ def _first_states(checkpoint: Checkpoint, match: Match) -> dict[int, Dict]:
         raise UnsupportedError(f"--complete-optimizer: {name}: {problem}", path=checkpoint.path)
     states: dict[int, Dict] = {}
     for number in missing:
-        tensor = _parameter(checkpoint, match, number)
+        tensor = _matched_parameter(checkpoint, match, number)
         states[number] = Dict()
         states[number].set(list(rows[0]), [make(tensor) for make in fields])
     return states
@@ -254,19 +254,19 @@ def _by_number(match: Match) -> dict[int, dict[str, Node]]:
     """The fields of the state of each parameter that has any, by its number."""
     numbers = {str(slot.key): number for number, slot in enumerate(match.slots)}
     return {
-        numbers[str(key)]: {str(field): node for field, node in children(state)}
-        for key, state in children(parts_of(match.optimizer.node).get("state"))
+        numbers[str(key)]: {str(field): node for field, node in children_of(state)}
+        for key, state in children_of(parts_of(match.optimizer.node).get("state"))
         if str(key) in numbers
     }
 
 
-def _parameter(checkpoint: Checkpoint, match: Match, number: int) -> TensorRef:
+def _matched_parameter(checkpoint: Checkpoint, match: Match, number: int) -> TensorRef:
     index = match.indices[number]
     assert index is not None
     return checkpoint.tensors[index].tensor  # type: ignore[return-value]
 
 
-def _first(
+def _first_value_maker(
     field: str, nodes: Sequence[Node], parameters: Sequence[Tensor]
 ) -> Callable[[Tensor], Node] | None:
     """Return the maker of the first value of a field for a parameter, or None where that is unknown."""
@@ -274,7 +274,7 @@ def _first(
         first = tensor_of(nodes[0])
         if isinstance(first, TensorRef) and first.numel == 1:
             dtype, shape, device = first.dtype, first.shape, first.device
-            return lambda parameter: _zeros(dtype, shape, device)
+            return lambda parameter: _zeros_tensor(dtype, shape, device)
         value = look(nodes[0]).value if first is None else None
         zero = 0 if type(value) is int else 0.0
         return (lambda parameter: zero) if type(value) in (int, float) else None
@@ -290,13 +290,13 @@ def _first(
     dtypes = {tensor.dtype for tensor, _ in pairs}
     if len(dtypes) == 1:
         (dtype,) = dtypes
-        return lambda parameter: _zeros(dtype, parameter.shape, device)
+        return lambda parameter: _zeros_tensor(dtype, parameter.shape, device)
     if all(tensor.dtype == of.dtype for tensor, of in pairs):
-        return lambda parameter: _zeros(parameter.dtype, parameter.shape, device)
+        return lambda parameter: _zeros_tensor(parameter.dtype, parameter.shape, device)
     return None
 
 
-def _zeros(dtype: DType, shape: tuple[int, ...], device: str | None) -> TensorRef:
+def _zeros_tensor(dtype: DType, shape: tuple[int, ...], device: str | None) -> TensorRef:
     """A tensor of zeros, of which nothing is in memory."""
     nbytes = dtype.nbytes(prod(shape))
     storage = Storage("", device, dtype, nbytes, Range(Zeros(nbytes), 0, nbytes))

@@ -25,17 +25,17 @@ from ckpt.model.nodes import (
     tensor_of,
 )
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Composite, TensorRef, unwrapped
+from ckpt.model.tensors import Composite, TensorRef, unwrap_dtensor
 from ckpt.pickle.edit import DROPPED, Edit
 from ckpt.pickle.emit import holds_itself
 from ckpt.pickle.judge.known import is_known, python3_name
 from ckpt.pickle.judge.weights_only import ALLOWED, call_refusals, impossible_call
 from ckpt.pickle.state_dict import state_dict, tensor_attributes
-from ckpt.tree.arrays import NumpyArray, array
+from ckpt.tree.arrays import NumpyArray, array_of
 from ckpt.tree.find import key_text
-from ckpt.tree.quantized import number_as, numpy_tensor, packed
+from ckpt.tree.quantized import number_as, numpy_tensor, packed_parameters
 from ckpt.tree.scalars import READERS, class_of
-from ckpt.tree.view import MARKERS, UNINITIALIZED, Known, View, constructed, known_parts, look, shaped
+from ckpt.tree.view import MARKERS, UNINITIALIZED, Known, View, as_class_call, known_parts, look, nest_values
 
 _FROM_TYPE = ("_rebuild_from_type", "_rebuild_from_type_v2")
 _REPRESENTED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
@@ -58,7 +58,7 @@ class Apart(NamedTuple):
     parts: dict[str, Node]
 
 
-def apart(node: Node, plain: Callable[[Node], bool], *, dense: bool = False) -> Apart | None:
+def take_apart(node: Node, plain: Callable[[Node], bool], *, dense: bool = False) -> Apart | None:
     """Take a tensor apart, or return None if it stays whole.
 
     `plain` says which names may stay in the pickle. With `dense` quantized tensors are taken apart too.
@@ -95,27 +95,33 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
         return None
     tensor = node.meaning
     if isinstance(tensor, TensorRef):
-        return _subclass(node, tensor, plain)
+        return _subclass_apart(node, tensor, plain)
     if tensor.layout == "wrapper":
-        local = unwrapped(tensor)
-        parts = {"": local} if local is not tensor else {} if _is_of_rank(tensor) else _wrapper(node, tensor)
+        local = unwrap_dtensor(tensor)
+        parts = (
+            {"": local}
+            if local is not tensor
+            else {}
+            if _is_of_rank(tensor)
+            else _wrapper_parts(node, tensor)
+        )
         return Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept}) if parts else None
     if tensor.layout == "jagged":
-        given = _given((_inner_args(node) or (None,))[0])
-        parts = {name: _bare(given[name]) for name in _JAGGED if name in given}
+        given = _given_attributes((_inner_args(node) or (None,))[0])
+        parts = {name: _bare_tensor(given[name]) for name in _JAGGED if name in given}
         return Apart("a jagged tensor", parts) if parts else None
     if tensor.layout == "quantized" and dense:
-        parts = _quantized(node, tensor)
+        parts = _quantized_parts(node, tensor)
         return Apart(f"a tensor of torch.{tensor.dtype.name}", {**parts, **kept}) if parts else None
     return None
 
 
-def _subclass(call: Opaque, tensor: TensorRef, plain: Callable[[Node], bool]) -> Apart | None:
+def _subclass_apart(call: Opaque, tensor: TensorRef, plain: Callable[[Node], bool]) -> Apart | None:
     """A plain tensor of a class with attributes: the tensor, and each attribute."""
     func = call.func
     if type(func) is not Global or func.name not in _FROM_TYPE or plain(call.args[1]):
         return None
-    parts = _given(call.args[3])
+    parts = _given_attributes(call.args[3])
     kind = call.args[1]
     what = f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}"
     return Apart(what, {"": tensor, **parts}) if parts else None
@@ -125,13 +131,13 @@ def _is_of_rank(tensor: Composite) -> bool:
     return (tensor.detail or "").partition(" ")[0].endswith(_SHARDS)
 
 
-def _wrapper(call: Opaque, tensor: Composite) -> dict[str, Node]:
+def _wrapper_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
     """The attributes of a wrapper, and the dtype and shape that it shows, unless an attribute has the name."""
     func = call.func
     state: Node = call.states[0] if call.states else None
     if type(func) is Global and func.name in _FROM_TYPE:
         state = call.args[3]
-    parts = _given(state)
+    parts = _given_attributes(state)
     if not any(tensor_of(part) is not None for part in parts.values()):
         return {}
     # The dtype as text: torch 2.0 refuses most dtypes as values.
@@ -139,7 +145,7 @@ def _wrapper(call: Opaque, tensor: Composite) -> dict[str, Node]:
     return {**outer, **parts}
 
 
-def _bare(node: Node) -> Node:
+def _bare_tensor(node: Node) -> Node:
     """A tensor without what torch.compile noted on it."""
     tensor = tensor_of(node)
     return tensor if isinstance(tensor, TensorRef) else node
@@ -152,7 +158,7 @@ def _inner_args(call: Opaque) -> tuple[Node, ...]:
     return inner if is_tuple(inner) else ()
 
 
-def _given(state: Node) -> dict[str, Node]:
+def _given_attributes(state: Node) -> dict[str, Node]:
     """The attributes in a state that hold something."""
     parts: dict[str, Node] = {}
     for part in state if is_tuple(state) else (state,):
@@ -163,7 +169,7 @@ def _given(state: Node) -> dict[str, Node]:
     return parts
 
 
-def _quantized(call: Opaque, tensor: Composite) -> dict[str, Node]:
+def _quantized_parts(call: Opaque, tensor: Composite) -> dict[str, Node]:
     """A quantized tensor as its integers and what turns them into numbers; nothing for elements below a byte."""
     args = _inner_args(call)
     scheme = args[4] if len(args) > 4 else None
@@ -252,7 +258,7 @@ class Spread(Edit):
         if type(node) is not Opaque or node.meaning is None:
             return None
         if id(node) not in self._aparts:
-            result = self._aparts[id(node)] = apart(node, self._plain, dense=self._dense)
+            result = self._aparts[id(node)] = take_apart(node, self._plain, dense=self._dense)
             self._alive.append(node)
             if result is not None:
                 row = result.what, tuple(name for name in result.parts if name)
@@ -295,7 +301,7 @@ class Plain(Spread):
     """
 
     def __init__(self, encoding: str | None = None, *, dense: bool = False) -> None:
-        super().__init__(_allowed, dense=dense)
+        super().__init__(_is_allowed, dense=dense)
         self.lost: dict[int, tuple[Node, str]] = {}
         self.made: dict[str, int] = {}
         """Classes that were made plain, and how many objects of each."""
@@ -309,19 +315,19 @@ class Plain(Spread):
             held = holds_itself(copied)
             if not held:
                 return copied
-            copied = self._unroll(copied, held)
+            copied = self._unroll_cycles(copied, held)
         raise UnsupportedError("its tensors and tuples hold each other in too many ways to be made plain")
 
-    def _unroll(self, copied: Node, held: dict[int, Node]) -> Node:
+    def _unroll_cycles(self, copied: Node, held: dict[int, Node]) -> Node:
         """The copy without what holds itself. Others that hold the same list may only be met then."""
         originals = {id(copy): marker for marker, copy in self._copies.items()}
         nodes = {id(node): node for node in self._alive}
         for marker, node in held.items():
             if type(node) is Opaque:
                 original = nodes.get(originals.get(marker, 0), node)
-                self._lose(original, "attributes that hold their own tensor")
+                self._lose_node(original, "attributes that hold their own tensor")
             else:
-                self._note(f"a {look(node).type} that holds itself")
+                self._note_kind(f"a {look(node).type} that holds itself")
         unrolled = _Unrolled(held)
         copied = unrolled.copy(copied)
         self._copies = {marker: unrolled.copy_of(copy) for marker, copy in self._copies.items()}
@@ -333,37 +339,37 @@ class Plain(Spread):
     def instead(self, node: Node) -> Node | None:
         if type(node) is Opaque:
             if type(node.meaning) is Nested:
-                self._note("a nested checkpoint")
+                self._note_kind("a nested checkpoint")
                 return self.copy_of(node.meaning.root)
             if type(node.meaning) is Tagged:
-                self._note("a type tag of torch in C++")
+                self._note_kind("a type tag of torch in C++")
                 value = self._item(node.meaning.root)
                 return DROPPED if value is None else value
-            return self._tensor(node) if node.meaning is not None else self._object(node)
+            return self._tensor(node) if node.meaning is not None else self._plain_object(node)
         if type(node) is PersistentId and type(node.meaning) is Global:
             return self.leaf(node.meaning)
         if type(node) is Set:
-            return self._set(node.items, node.frozen)
+            return self._plain_set(node.items, node.frozen)
         return None
 
     def leaf(self, node: Node) -> Node:
         if type(node) is ByteStr:
             return self._text(node)
         if type(node) is Global and python3_name(node.module, node.name) not in ALLOWED:
-            self._note("a name")
+            self._note_kind("a name")
             return python3_name(node.module, node.name)
         if type(node) is int and node.bit_length() >= _INT_BITS:
-            self._lose(node, f"an int of {node.bit_length():,} bits")
+            self._lose_node(node, f"an int of {node.bit_length():,} bits")
             return None
         return node
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         # Of Python 2: OrderedDict([[key, value], ...]) holds texts in its arguments.
-        return tuple([self._argument(arg) for arg in call.args])
+        return tuple([self._plain_argument(arg) for arg in call.args])
 
-    def _argument(self, arg: Node) -> Node:
-        if type(arg) is Global and not _allowed(arg):  # the hooks of a tensor, say: a text is none
-            self._lose(arg, f"the name {arg.qualified}")
+    def _plain_argument(self, arg: Node) -> Node:
+        if type(arg) is Global and not _is_allowed(arg):  # the hooks of a tensor, say: a text is none
+            self._lose_node(arg, f"the name {arg.qualified}")
             return None
         return self.leaf(arg) if type(arg) is ByteStr else arg
 
@@ -371,10 +377,10 @@ class Plain(Spread):
         new_keys: list[Node] = []
         taken: set[str] = set()
         for key in keys:
-            new = self._hashable(key)
+            new = self._hashable_node(key)
             text = key_text(new)
             if new is _NOT_HASHABLE or text in taken:
-                self._lose(
+                self._lose_node(
                     key,
                     "a key that is no text or number"
                     if new is _NOT_HASHABLE
@@ -386,13 +392,13 @@ class Plain(Spread):
             new_keys.append(new)
         return new_keys
 
-    def _hashable(self, node: Node) -> Node:
+    def _hashable_node(self, node: Node) -> Node:
         """A node as the key of a dict or the item of a set: scalars, tuples of them, tensors; else _NOT_HASHABLE."""
-        if type(node) in (str, int, float, bool, bytes, type(None)) or _allowed(node):
+        if type(node) in (str, int, float, bool, bytes, type(None)) or _is_allowed(node):
             return node
         if is_tuple(node):
             if id(node) not in self._hashed:
-                items = tuple([self._hashable(item) for item in node])
+                items = tuple([self._hashable_node(item) for item in node])
                 # Tuples that hold each other many times over would never be hashed to the end.
                 size = self._unfolded[id(items)] = 1 + sum(self._unfolded.get(id(item), 1) for item in items)
                 whole = size <= _KEY_PARTS and not any(item is _NOT_HASHABLE for item in items)
@@ -407,19 +413,19 @@ class Plain(Spread):
             and not isinstance(view.value, bytearray)
         ):
             if type(node) is Opaque and view.type != "bytes":  # which protocol 2 writes as a call
-                self._note(view.type)
+                self._note_kind(view.type)
             return self._text(view.value)
         return _NOT_HASHABLE
 
-    def _set(self, items: Sequence[Node], frozen: bool) -> Node:
+    def _plain_set(self, items: Sequence[Node], frozen: bool) -> Node:
         """A set of what may lie in one; a list where something may not, or where two items would become one."""
         if frozen:
-            self._note("frozenset")
-        members = [self._hashable(item) for item in items]
+            self._note_kind("frozenset")
+        members = [self._hashable_node(item) for item in items]
         if any(item is _NOT_HASHABLE for item in members) or len({key_text(item) for item in members}) < len(
             members
         ):
-            self._note("a set")
+            self._note_kind("a set")
             return self.shell_of(list(items))
         return self.shell_of(Set(members, frozen=False))
 
@@ -432,14 +438,14 @@ class Plain(Spread):
             return self.shell_of(whole)
         if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
             kind = call.args[1] if len(call.args) > 1 else None
-            if isinstance(call.meaning, TensorRef) and not (type(kind) is Global and _allowed(kind)):
-                self._note(f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}")
+            if isinstance(call.meaning, TensorRef) and not (type(kind) is Global and _is_allowed(kind)):
+                self._note_kind(f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}")
                 return call.meaning._replace(storage=self.storage(call.meaning.storage))
-        if isinstance(call.meaning, TensorRef) and not _allowed(func):
+        if isinstance(call.meaning, TensorRef) and not _is_allowed(func):
             return call.meaning._replace(storage=self.storage(call.meaning.storage))
         if isinstance(call.meaning, Composite):
             if type(func) is Global and func.name == "_rebuild_sparse_csr_tensor":
-                self._note("a sparse CSR tensor of torch 1")
+                self._note_kind("a sparse CSR tensor of torch 1")
                 return self.shell_of(
                     Opaque(
                         call.how,
@@ -450,82 +456,82 @@ class Plain(Spread):
                     ),
                     call,
                 )
-            if not _allowed(func) or (
+            if not _is_allowed(func) or (
                 type(func) is Global
                 and func.name.startswith("_rebuild_from_type")
-                and not _allowed(call.args[1])
+                and not _is_allowed(call.args[1])
             ):
-                described = array(call.args[0]) if call.args else None
+                described = array_of(call.args[0]) if call.args else None
                 tensor = None if described is None else numpy_tensor(described)
                 return (
                     tensor
                     if tensor is not None
-                    else self._lose(call, f"a tensor: {call.meaning.detail or call.meaning.layout}")
+                    else self._lose_node(call, f"a tensor: {call.meaning.detail or call.meaning.layout}")
                 )
             if call.meaning.layout == "wrapper":
-                return self._lose(call, f"a tensor: {call.meaning.detail or 'a wrapper'}")
+                return self._lose_node(call, f"a tensor: {call.meaning.detail or 'a wrapper'}")
         return None
 
     # --- objects ----------------------------------------------------------------------------------------------
 
-    def _object(self, call: Opaque) -> Node | None:
-        call = constructed(call)
+    def _plain_object(self, call: Opaque) -> Node | None:
+        call = as_class_call(call)
         name = class_of(call)
         if name in _SETS:
-            return self._set(look(call).children, name == "builtins.frozenset")
-        if _allowed(call.func):
+            return self._plain_set(look(call).children, name == "builtins.frozenset")
+        if _is_allowed(call.func):
             return (
                 None
                 if _is_kept(call)
-                else self._lose(call, f"{look(call).type} with odd arguments or changes")
+                else self._lose_node(call, f"{look(call).type} with odd arguments or changes")
             )
-        described = array(call)
+        described = array_of(call)
         if described is not None:
             unit = f" of {described.dtype.name}" if described.dtype.unit else ""
-            self._note((name if "ndarray" in name else "numpy.ndarray") + unit)
-            return self._array(call, described)
-        inside = packed(call)
+            self._note_kind((name if "ndarray" in name else "numpy.ndarray") + unit)
+            return self._plain_array(call, described)
+        inside = packed_parameters(call)
         parts = self.known(call)
         if inside is not None:
-            self._note(inside[0])
+            self._note_kind(inside[0])
             return self._content(inside[1])
         if parts is not None:
-            self._note(parts.type)
+            self._note_kind(parts.type)
             return self._content(parts.node)
         view = look(call)
         if view.type in UNINITIALIZED:
-            return self._lose(call, LAZY)
+            return self._lose_node(call, LAZY)
         if view.type == "numpy.dtype" and str(view.value).startswith("V"):
-            return self._lose(call, "a numpy dtype of several fields")
+            return self._lose_node(call, "a numpy dtype of several fields")
         if view.kind == "scalar":
             if view.type.startswith("numpy.complex") and isinstance(view.value, str):
                 number = complex(view.value)
-                self._note(view.type)
+                self._note_kind(view.type)
                 return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
             if isinstance(view.value, _SCALARS) and (
                 is_known(call.func) or _is_class(call) or name in READERS or name in _CLASSES
             ):
-                self._note("a name" if view.type == "name" else view.type)
+                self._note_kind("a name" if view.type == "name" else view.type)
                 value = self._text(view.value)
                 return DROPPED if value is None else value
         elif view.kind == "sequence":
-            self._note(view.type)
+            self._note_kind(view.type)
             return self.shell_of(list(view.children))
         elif view.kind == "mapping":
-            self._note(view.type)
-            return self.shell_of(_dict(view))
+            self._note_kind(view.type)
+            return self.shell_of(_dict_of_view(view))
         elif view.kind == "module":
-            self._note(f"module {view.type}")
+            self._note_kind(f"module {view.type}")
             return self.shell_of(state_dict(view))
         elif view.kind == "object" and self.is_taken_apart(call, name):
-            self._note(view.type)
+            self._note_kind(view.type)
             numbered = all(type(key) is int for key in view.keys)
             if (
                 not _is_built(call) and len(view.children) == 1
             ):  # an enum whose value is a tuple, a set of a class
                 return self._content(view.children[0])
-            return self.shell_of(list(view.children) if numbered and view.keys else _dict(view))
-        return self._lose(call, view.type)
+            return self.shell_of(list(view.children) if numbered and view.keys else _dict_of_view(view))
+        return self._lose_node(call, view.type)
 
     def known(self, call: Opaque) -> Known | None:
         """The parts of an object of a known class, where they are wanted."""
@@ -551,10 +557,10 @@ class Plain(Spread):
         plain = self._item(node)
         return DROPPED if plain is None else plain
 
-    def _array(self, call: Opaque, described: NumpyArray) -> Node:
+    def _plain_array(self, call: Opaque, described: NumpyArray) -> Node:
         if described.items is not None:
             if len(described.items) != prod(described.shape):
-                return self._lose(call, "a damaged numpy array")
+                return self._lose_node(call, "a damaged numpy array")
             return self._rows(described.items, described)
         tensor = numpy_tensor(described)
         if tensor is not None:
@@ -568,13 +574,13 @@ class Plain(Spread):
             values = described.dtype.decode(described.data, count)
             if values is not None:
                 return self._rows(values, described)
-        return self._lose(call, f"a numpy array of {described.dtype.name}")
+        return self._lose_node(call, f"a numpy array of {described.dtype.name}")
 
     def _rows(self, values: list[Node], described: NumpyArray) -> Node:
         """The items of an array as nested lists in its shape, or the item of an array without dimensions."""
         if not described.shape:
             return self._item(values[0])
-        return self.shell_of(shaped(values, described.shape, described.fortran))
+        return self.shell_of(nest_values(values, described.shape, described.fortran))
 
     def _text(self, value: Node) -> Node:
         if type(value) is not ByteStr:
@@ -584,14 +590,16 @@ class Plain(Spread):
         try:
             return value.raw.decode(self._encoding or "utf-8")
         except UnicodeDecodeError:
-            self._lose(value, "text of Python 2 that is not UTF-8: ckpt convert --encoding latin1 reads it")
+            self._lose_node(
+                value, "text of Python 2 that is not UTF-8: ckpt convert --encoding latin1 reads it"
+            )
             return None
 
-    def _lose(self, node: Node, what: str) -> Node:
+    def _lose_node(self, node: Node, what: str) -> Node:
         self.lost[id(node)] = node, what
         return DROPPED
 
-    def _note(self, kind: str) -> None:
+    def _note_kind(self, kind: str) -> None:
         self.made[kind] = self.made.get(kind, 0) + 1
 
 
@@ -613,7 +621,7 @@ class _Unrolled(Edit):
         return self.shell_of(node.items if type(node) is Set else list(node) if is_tuple(node) else node)
 
 
-def _dict(view: View) -> Dict:
+def _dict_of_view(view: View) -> Dict:
     return dict_of(zip(view.keys, view.children, strict=True))
 
 
@@ -632,16 +640,16 @@ def _is_kept(call: Opaque, depth: int = 8) -> bool:
     if depth == 0 or call_refusals(call) or impossible_call([call.func], [call]) is not None:
         return False
     for arg in call.args:
-        if (type(arg) is Global and not _allowed(arg)) or (type(arg) is ByteStr and not arg.isascii()):
+        if (type(arg) is Global and not _is_allowed(arg)) or (type(arg) is ByteStr and not arg.isascii()):
             return False
         if (
             type(arg) is Opaque
             and arg.meaning is None
-            and not (_allowed(arg.func) and _is_kept(arg, depth - 1))
+            and not (_is_allowed(arg.func) and _is_kept(arg, depth - 1))
         ):
             return False
     return True
 
 
-def _allowed(node: Node) -> bool:
+def _is_allowed(node: Node) -> bool:
     return type(node) is Global and python3_name(node.module, node.name) in ALLOWED

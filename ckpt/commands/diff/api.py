@@ -6,14 +6,14 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ckpt.bytes.executor import current
+from ckpt.bytes.executor import current_executor
 from ckpt.commands.inspect.api import is_quantised
 from ckpt.hooks import load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
-from ckpt.surface.api.keywords import Path, Texts, gate_of, globs_of, model_of, text_only, texts
+from ckpt.surface.api.keywords import Path, Texts, gate_of, globs_of, keyword_texts, model_of, text_only
 from ckpt.surface.api.opening import Input, at_hand, open_side, path_of, with_model
-from ckpt.surface.api.progress import Progress, metered
+from ckpt.surface.api.progress import Progress, metered_reading
 
 if TYPE_CHECKING:
     from ckpt.commands.diff.diff import DiffReport, Options
@@ -79,8 +79,8 @@ def diff(
         norms=stat,
         histogram=histogram,
         align=align,
-        rules=[substitution(text).apply for text in texts(sub)],
-        executor=current(),
+        rules=[substitution(text).apply for text in keyword_texts(sub)],
+        executor=current_executor(),
     )
     live = model_of(model, arg)
     with ExitStack() as stack:
@@ -91,7 +91,7 @@ def diff(
                     open_side(path_of(side), structure=True, limits=limits, plugins=plugins)
                 )
             sides.append(stack.enter_context(at_hand(side, limits, plugins=plugins)))
-        with metered(progress, *sides) as meter:
+        with metered_reading(progress, *sides) as meter:
             options = options._replace(progress=meter)
             old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
             judging = None

@@ -15,7 +15,7 @@ from ckpt.model.text import show as shown
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import documented, gate_given, opened, refuse_factory, working
+from ckpt.surface.cli.inputs import documenting_errors, gate_given, opened, refuse_factory, using_cluster
 
 _SHOW = ("auto", "changed", "unchanged", "buffers", "all")
 _REASONS = "frozen"
@@ -64,10 +64,13 @@ def command(
         raise UsageError("--force goes with --html")
     if html == "-" and (json or tsv or name_only):
         raise UsageError("--html - writes to stdout, as --json, --tsv and --name-only do")
-    page = None if html is None else _page(html, force)
+    page = None if html is None else _report_page(html, force)
 
     def side(path: str) -> Checkpoint:
-        with documented(path, schema), nullcontext() if page is None else page.told(path, "ckpt.diff"):
+        with (
+            documenting_errors(path, schema),
+            nullcontext() if page is None else page.told(path, "ckpt.diff"),
+        ):
             refuse_factory(path, "--model")
             checkpoint = opened(path, limits, structure=structure)
             if page is not None:
@@ -75,16 +78,16 @@ def command(
             return checkpoint
 
     with (
-        working(cluster, (before, after)),
+        using_cluster(cluster, (before, after)),
         side(before) as first,
         side(after) as second,
-        documented(before, schema),
+        documenting_errors(before, schema),
     ):
         for compared in (first, second):
             mixed = compared.survey.mixed
             if mixed is not None:
-                output.talk(f"ckpt: {shown(compared.path, None)}: {mixed.text}")
-        with output.meter("comparing") as progress:
+                output.write_talk(f"ckpt: {shown(compared.path, None)}: {mixed.text}")
+        with output.progress_meter("comparing") as progress:
             report = diff(
                 first,
                 second,
@@ -115,6 +118,6 @@ def command(
     return report.exit_code
 
 
-def _page(out: str, force: bool) -> Any:
+def _report_page(out: str, force: bool) -> Any:
     """The page of `ckpt report` that the comparison is drawn on."""
     return load_hook("page").Page(out, force=force)  # here: only --html pays for what writes

@@ -11,7 +11,7 @@ from ckpt.commands.diff.optimizers import Keyed, by_parameters, is_same_list, na
 from ckpt.commands.diff.reasons import (
     Kept,
     Side,
-    compared,
+    compare_rows,
     doubt_contradictions,
     shape_status,
     strict_notes,
@@ -30,7 +30,7 @@ from ckpt.commands.diff.rows import (
 )
 from ckpt.commands.diff.values import differing_values, holds_values
 from ckpt.elements.compare import Tolerance
-from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
+from ckpt.evidence.alignment import Alignment, Paired, in_turn, pair_tensors
 from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
@@ -42,8 +42,8 @@ from ckpt.model.findings import Finding, Gate, order
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import Json, and_more, listed, pasted_path, plural, show
-from ckpt.surface.reports import pickled, shown_as_html
+from ckpt.model.text import Json, and_more, counted_noun, pasted_path, show, show_names
+from ckpt.surface.reports import reduce_report, shown_as_html
 
 
 class Options(NamedTuple):
@@ -77,7 +77,7 @@ DIFFER = "differ"
 """The word that `--fail-on` takes beside the codes of findings."""
 
 
-def _lacks(checkpoint: Checkpoint, name: str) -> bool:
+def _is_lost(checkpoint: Checkpoint, name: str) -> bool:
     return name in checkpoint.account.lost_names
 
 
@@ -147,7 +147,7 @@ class DiffReport(NamedTuple):
         after = self.after.path
         apart = sum(row.apart for row in self.rows)
         if apart:
-            problem = f"{plural(apart, 'tensor')} cannot be compared: each file holds another part"
+            problem = f"{counted_noun(apart, 'tensor')} cannot be compared: each file holds another part"
             raise UsageError(
                 problem, path=after, hint="the folder with the files of all ranks is one checkpoint"
             )
@@ -159,7 +159,7 @@ class DiffReport(NamedTuple):
     def _refuse_damage(self) -> None:
         """Raise UnreadableError where bytes do not match the checksums: no exit code would be true."""
         if self.damaged:
-            names = listed(self.damaged, 5)
+            names = show_names(self.damaged, 5)
             rows = [row for row in self.rows if row.damaged]
             files = [
                 file.path
@@ -195,8 +195,10 @@ class DiffReport(NamedTuple):
     def _refuse_unread(self) -> None:
         """Raise UnreadableError where tensors could not be read: whether the files differ is not known then."""
         if self.unread:
-            names = listed([row.name for row in self.unread], 5)
-            raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self._lacking())
+            names = show_names([row.name for row in self.unread], 5)
+            raise UnreadableError(
+                f"not compared: {names}: {self.unread[0].unread}", path=self._lacking_paths()
+            )
         if self.lost:
             lacking = [file.path for file in (self.before, self.after) if file.account.unread] or [
                 self.after.path
@@ -204,12 +206,12 @@ class DiffReport(NamedTuple):
             problem = f"not compared: {and_more(self.lost, 3, '; ')}"
             raise UnreadableError(problem, path=" or ".join(dict.fromkeys(lacking)))
 
-    def _lacking(self) -> str:
+    def _lacking_paths(self) -> str:
         """The path of the file whose reader said that it lacks the first tensor that was not read; else both paths."""
         row = self.unread[0]
         sides = ((self.before, row.before), (self.after, row.after))
         held = [(file.path, file, entry.name) for file, entry in sides if entry is not None]
-        lacking = [path for path, file, name in held if _lacks(file, name)]
+        lacking = [path for path, file, name in held if _is_lost(file, name)]
         return " or ".join(dict.fromkeys(lacking or [path for path, *_ in held]))
 
     @property
@@ -226,7 +228,9 @@ class DiffReport(NamedTuple):
             if not _WEIGHTS.isdisjoint((pair.before.kind, pair.after.kind))
         ]
         return tuple(
-            each for each in (weights[0] if weights else ()) if all(_has(other, each) for other in weights)
+            each
+            for each in (weights[0] if weights else ())
+            if all(_has_rename(other, each) for other in weights)
         )
 
     def count(self, status: Status, role: str | None = None) -> int:
@@ -235,7 +239,7 @@ class DiffReport(NamedTuple):
 
     def __reduce__(self) -> tuple[object, ...]:
         asked = self.options._replace(tolerance=None, rules=(), progress=None, executor=None)
-        return pickled(self.after.path, DiffReport, *self._replace(options=asked))
+        return reduce_report(self.after.path, DiffReport, *self._replace(options=asked))
 
     def __copy__(self) -> DiffReport:
         return self
@@ -256,28 +260,28 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     """
     options = options or Options()
     everything_asked = not options.select and options.section is None
-    pairs, ours, theirs = _pairs(before, after, options)
-    undecided = _undecided(before, after, ours, theirs) if everything_asked else []
-    alone = _listed(before, after, ours, theirs)
+    pairs, ours, theirs = _pair_sections(before, after, options)
+    undecided = _undecided_models(before, after, ours, theirs) if everything_asked else []
+    alone = _lone_sections(before, after, ours, theirs)
     pairs, keyed, unjoined = by_parameters(before, after, pairs)
     rows: list[Row] = []
     tied: list[Tied] = []
     aligned: list[Pair] = []
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
-    names = _names(before, after, pairs, options, keyed)
+    names = _pair_names(before, after, pairs, options, keyed)
     for pair, each in zip(pairs, names, strict=True):
-        whole, found = _rows(before, after, pair, each, options)
+        whole, found = _pair_rows(before, after, pair, each, options)
         found, others = _without_tied(before, after, each, found)
         tied += others
         if several or pair not in weights:
-            found = [row._replace(labels=_full(row)) for row in found]
+            found = [row._replace(labels=_full_names(row)) for row in found]
         aligned.append(whole)
         rows += [row._replace(kind=pair.after.kind) for row in found]
     rows = [_with_optimizer(row, before, after) for row in rows]
     if not tied:
         _refuse_nothing(before, after, rows, options)
-    rows = compared(rows, options, after.path)
+    rows = compare_rows(rows, options, after.path)
     if not (options.structure or options.quick):
         rows = with_moves(rows, options.executor or Local())
     sides = Side(before), Side(after)
@@ -354,7 +358,7 @@ _WEIGHTS = frozenset(("model", "ema"))
 # --- which parts go together ------------------------------------------------------------------------------------------
 
 
-def _pairs(
+def _pair_sections(
     before: Survey, after: Survey, options: Options
 ) -> tuple[list[Pair], list[Section], list[Section]]:
     """The sections that are compared with each other, and what is left of either side."""
@@ -374,12 +378,12 @@ def _pairs(
         pairs += _only_weights(ours, theirs)
     if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
         return [Pair(ours[0], theirs[0])], [], []
-    pairs += [Pair(part, _emptied(part)) for part in _taken_where(after, ours)]
-    pairs += [Pair(_emptied(part), part) for part in _taken_where(before, theirs)]
+    pairs += [Pair(part, _empty_section(part)) for part in _taken_where(after, ours)]
+    pairs += [Pair(_empty_section(part), part) for part in _taken_where(before, theirs)]
     return pairs, ours, theirs
 
 
-def _undecided(before: Survey, after: Survey, ours: list[Section], theirs: list[Section]) -> list[str]:
+def _undecided_models(before: Survey, after: Survey, ours: list[Section], theirs: list[Section]) -> list[str]:
     """A sentence on the models, or averages, that both sides have left, taken off the lists: no place or number pairs them."""
     rows = []
     for kind in _WEIGHTS & {part.kind for part in ours} & {part.kind for part in theirs}:
@@ -395,7 +399,9 @@ def _names_of(parts: Sequence[Section]) -> str:
     return and_more([show(part.name, 60) or "(the root)" for part in parts], 5)
 
 
-def _listed(before: Survey, after: Survey, ours: Sequence[Section], theirs: Sequence[Section]) -> list[str]:
+def _lone_sections(
+    before: Survey, after: Survey, ours: Sequence[Section], theirs: Sequence[Section]
+) -> list[str]:
     """The sections that only one side has, for people."""
     return [
         f"{part.name or '(the root)'} of {survey.path}"
@@ -446,12 +452,12 @@ def _taken_where(other: Survey, parts: list[Section]) -> list[Section]:
     return taken
 
 
-def _emptied(part: Section) -> Section:
+def _empty_section(part: Section) -> Section:
     """The empty section at the place of another, for a file that has no tensor there."""
     return Section(part.path, part.name, part.kind, 0)
 
 
-def _names(
+def _pair_names(
     before: Survey, after: Survey, pairs: Sequence[Pair], options: Options, keyed: Mapping[int, Keyed]
 ) -> list[Paired]:
     """Match the names of each pair. The names in an optimizer follow the names of the weights."""
@@ -464,7 +470,7 @@ def _names(
             Alignment(pair.before, before.path, in_turn(options.rules)),
             Alignment(pair.after, after.path),
         )
-        each = paired(*sides, align=options.align, suggest=not options.rules, strict=True)
+        each = pair_tensors(*sides, align=options.align, suggest=not options.rules, strict=True)
         found[index] = each
         for two, one in each.partners.items():
             old, new = before.tensors[each.one[one]].name, after.tensors[each.two[two]].name
@@ -479,7 +485,7 @@ def _names(
             if pair.after.kind == "optimizer":
                 renamed = theirs.then(lambda name: _of_optimizer(name, known))
                 theirs = renamed if renamed.ways[0] is not None else theirs
-            found[index] = paired(ours, theirs, align=False)
+            found[index] = pair_tensors(ours, theirs, align=False)
     return [found[index] for index in range(len(pairs))]
 
 
@@ -492,7 +498,7 @@ def _of_optimizer(name: str, known: dict[str, str]) -> str:
     return f"{start}.{known[parameter]}.{key}"
 
 
-def _rows(
+def _pair_rows(
     before: Survey, after: Survey, pair: Pair, names: Paired, options: Options
 ) -> tuple[Pair, list[Row]]:
     """Return the tensors of two sections by name: pairs, and tensors of one side, in the order of after."""
@@ -502,19 +508,19 @@ def _rows(
         partner = names.partners.get(name)
         role = after.roles[index]
         if partner is None:
-            if _selected(options, entry.name, name):
+            if _is_selected(options, entry.name, name):
                 rows.append(Row("added", None, entry, role, labels=("", name), indices=(None, index)))
             continue
         at = names.one[partner]
         other = before.tensors[at]
-        if _selected(options, entry.name, name, partner):
-            role = min(role, before.roles[at], key=_rank)
+        if _is_selected(options, entry.name, name, partner):
+            role = min(role, before.roles[at], key=_trust_rank)
             status = shape_status(other, entry, ignore_dtype=options.ignore_dtype)
             rows.append(Row(status, other, entry, role, labels=(partner, name), indices=(at, index)))
     taken = set(names.partners.values())
     for name, index in names.one.items():
         entry = before.tensors[index]
-        if name not in taken and _selected(options, entry.name, name):
+        if name not in taken and _is_selected(options, entry.name, name):
             role = before.roles[index]
             rows.append(Row("removed", entry, None, role, labels=(name, ""), indices=(index, None)))
     return pair._replace(prefixes=names.prefixes, renames=names.renames, suggested=names.suggested), rows
@@ -536,13 +542,15 @@ def _without_tied(
     shared: list[dict[object, str]] = []
     for survey, held in zip((before, after), both, strict=True):
         entries = [entry for entry in survey.tensors if entry.name in held]
-        shared.append({_memory(entry): entry.name for entry in reversed(entries)})
+        shared.append({_shown_memory(entry): entry.name for entry in reversed(entries)})
     left: list[Row] = []
     tied: list[Tied] = []
     for row in rows:
         side = 0 if row.after is None else 1
         entry = row.before if row.after is None else row.after
-        other = None if entry is None or _memory(entry) is None else shared[side].get(_memory(entry))
+        other = (
+            None if entry is None or _shown_memory(entry) is None else shared[side].get(_shown_memory(entry))
+        )
         if other is None or row.status not in ("added", "removed"):
             left.append(row)
         else:
@@ -550,7 +558,7 @@ def _without_tied(
     return left, tied
 
 
-def _memory(entry: Entry) -> object:
+def _shown_memory(entry: Entry) -> object:
     """Return the elements of a storage that a tensor shows, or None for an empty tensor."""
     tensor = entry.tensor
     return tensor.view if isinstance(tensor, TensorRef) and tensor.numel else None
@@ -570,19 +578,19 @@ def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
     )
 
 
-def _has(suggested: Sequence[Rename], rename: Rename) -> bool:
+def _has_rename(suggested: Sequence[Rename], rename: Rename) -> bool:
     return any(each[:2] == rename[:2] for each in suggested)
 
 
-def _full(row: Row) -> tuple[str, str]:
+def _full_names(row: Row) -> tuple[str, str]:
     return (row.before.name if row.before else "", row.after.name if row.after else "")
 
 
-def _rank(role: Role) -> int:
+def _trust_rank(role: Role) -> int:
     return ("certain", "strong", "likely", "none").index(role.trust)
 
 
-def _selected(options: Options, *names: str) -> bool:
+def _is_selected(options: Options, *names: str) -> bool:
     return not options.select or options.select.match(*names)
 
 

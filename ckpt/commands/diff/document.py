@@ -51,8 +51,8 @@ def document(report: DiffReport) -> dict[str, Json]:
             ),
         ],
         "suggested": [each.suggestion() for each in report.suggested],
-        "tensors": [_row(row) for row in report.rows],
-        **({"modules": [_module(row) for row in modules(report.rows)]} if report.options.norms else {}),
+        "tensors": [_row_json(row) for row in report.rows],
+        **({"modules": [_module_json(row) for row in modules(report.rows)]} if report.options.norms else {}),
         "tied": [
             {
                 "before": row.name if row.is_before else None,
@@ -61,14 +61,14 @@ def document(report: DiffReport) -> dict[str, Json]:
             }
             for row in report.tied
         ],
-        "values": [_value(row) for row in report.values],
+        "values": [_value_json(row) for row in report.values],
         "findings": [finding.to_json() for finding in report.findings],
         "notes": list(report.notes),
         **({} if report.account is None else report.account.to_json()),
     }
 
 
-def _row(row: Row) -> dict[str, Json]:
+def _row_json(row: Row) -> dict[str, Json]:
     sides = [None if entry is None else entry.tensor for entry in (row.before, row.after)]
     return {
         "status": row.status,
@@ -81,7 +81,7 @@ def _row(row: Row) -> dict[str, Json]:
         "dtype": [None if tensor is None else tensor.dtype.name for tensor in sides],
         "shape": [None if tensor is None else list(tensor.shape) for tensor in sides],
         "device": [None if tensor is None else tensor.device for tensor in sides],
-        "change": None if row.change is None else _change(row.change),
+        "change": None if row.change is None else _change_json(row.change),
         **({"apart": True} if row.apart else {}),
         **({} if row.unread is None else {"unread": row.unread}),
         "reason": row.reason,
@@ -89,7 +89,7 @@ def _row(row: Row) -> dict[str, Json]:
     }
 
 
-def _module(module: Module) -> dict[str, Json]:
+def _module_json(module: Module) -> dict[str, Json]:
     return {
         "name": module.name,
         "tensors": module.tensors,
@@ -100,7 +100,7 @@ def _module(module: Module) -> dict[str, Json]:
     }
 
 
-def _change(change: Change) -> dict[str, Json]:
+def _change_json(change: Change) -> dict[str, Json]:
     found: dict[str, Json] = {
         "differing": change.differing,
         "other_bytes": change.other_bytes,
@@ -116,7 +116,7 @@ def _change(change: Change) -> dict[str, Json]:
     return found
 
 
-def _value(row: ValueRow) -> dict[str, Json]:
+def _value_json(row: ValueRow) -> dict[str, Json]:
     sides = (row.before, row.after)
     return {
         "name": row.name,

@@ -8,9 +8,9 @@ from ckpt.commands.diff import reasons as ranks
 from ckpt.commands.diff.reasons import Side, at_one_step
 from ckpt.commands.diff.rows import Row
 from ckpt.commands.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
-from ckpt.evidence.extras import extras, last_names, lone_counters, what_they_are
+from ckpt.evidence.extras import find_extras, last_names, lone_counters, what_they_are
 from ckpt.model.findings import Finding
-from ckpt.model.text import and_more, folded, plural
+from ckpt.model.text import and_more, counted_noun, show_folded_names
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
@@ -24,13 +24,13 @@ _CANNOT_TELL = (
 def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whole: bool) -> Iterable[Finding]:
     """The findings of a comparison; `same` says that nothing at all differs, `whole` that nothing was left aside."""
     if ranks.are_pieces(rows):
-        yield from ranks.findings(rows)
+        yield from ranks.rank_findings(rows)
     elif are_parallel(before, after):
-        yield from _parallel(rows, before, after)
+        yield from _parallel_findings(rows, before, after)
     elif are_ranks(before, after, rows):
-        yield from _ranks(rows, before, after)
+        yield from _rank_findings(rows, before, after)
     else:
-        yield from _frozen(rows, at_one_step(before, after))
+        yield from _frozen_findings(rows, at_one_step(before, after))
         yield from _without_state(rows, before, after)
         if before.is_disordered or after.is_disordered:
             yield Finding(
@@ -40,29 +40,29 @@ def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whol
                 consequence="So it got its parameters in another order, and its state does not say whose it is.",
             )
         if whole and not same:
-            yield from _skipped(rows, before, after)
+            yield from _skipped_findings(rows, before, after)
         yield from _moving_statistics(rows)
-        yield from _extras(rows)
+        yield from _extra_findings(rows)
     yield from _not_finite(rows)
 
 
-def _extras(rows: Sequence[Row]) -> Iterable[Finding]:
+def _extra_findings(rows: Sequence[Row]) -> Iterable[Finding]:
     """Report the tensors of one side alone that carry no weights."""
     both = {row.name for row in rows if row.before is not None and row.after is not None}
     for status in ("removed", "added"):
         alone = [row for row in rows if row.status == status and row.kind in ("model", "ema")]
         entries = [entry for row in alone if (entry := row.before or row.after) is not None]
         names = [entry.name for entry in entries]
-        found = extras(names, [entry.tensor for entry in entries])
+        found = find_extras(names, [entry.tensor for entry in entries])
         if counters := lone_counters(names, both):
             found["counter"] = counters
         for kind, chosen in found.items():
-            count = f"{len(chosen):,} of {plural(len(alone), f'{status} tensor')}"
+            count = f"{len(chosen):,} of {counted_noun(len(alone), f'{status} tensor')}"
             text = f"{count} ({last_names(chosen)}): {what_they_are(kind)}."
             yield Finding("extra-buffers", text, tuple(chosen))
 
 
-def _parameters(rows: Iterable[Row]) -> list[Row]:
+def _parameter_rows(rows: Iterable[Row]) -> list[Row]:
     return [
         row
         for row in rows
@@ -70,12 +70,12 @@ def _parameters(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def _names(rows: Iterable[Row]) -> tuple[str, ...]:
+def _row_names(rows: Iterable[Row]) -> tuple[str, ...]:
     return tuple(row.name for row in rows)
 
 
-def _listed(rows: Iterable[Row]) -> str:
-    return folded([row.label for row in rows], 8, _NAME)
+def _labels_text(rows: Iterable[Row]) -> str:
+    return show_folded_names([row.label for row in rows], 8, _NAME)
 
 
 def _is_trained(row: Row) -> bool:
@@ -83,12 +83,12 @@ def _is_trained(row: Row) -> bool:
     return row.moved and row.status not in ("same", "retyped", "reshaped")
 
 
-def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
+def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     """Report the parameters that did not move while others did, even if the reason is unknown.
 
     `step` is the step of both files.
     """
-    parameters = [row for row in _parameters(rows) if row.after is not None and row.after.tensor.numel]
+    parameters = [row for row in _parameter_rows(rows) if row.after is not None and row.after.tensor.numel]
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
     # A parameter that is equal within the tolerance did not change.
@@ -99,31 +99,31 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     if not moved:
         return
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
-    others = f"stayed unchanged while {plural(len(moved), 'other parameter')} changed"
+    others = f"stayed unchanged while {counted_noun(len(moved), 'other parameter')} changed"
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
         certain = all(row.cause == "no-gradient" for row in lost)
         why = and_more(list(dict.fromkeys(str(row.reason) for row in lost)), 4, "; ")
         follows = f"{why[:1].upper()}{why[1:]}. {f'{UNUSED} {STOPS}' if certain else UNLESS_FROZEN}"
-        yield Finding("frozen", f"{_listed(lost)} {others}.", _names(lost), consequence=follows)
+        yield Finding("frozen", f"{_labels_text(lost)} {others}.", _row_names(lost), consequence=follows)
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
         reasons = dict.fromkeys(str(row.reason) for row in still)
         follows = f"Reason: {and_more(list(reasons), 4, '; ')}."
-        yield Finding("frozen", f"{_listed(still)} {others}.", _names(still), consequence=follows)
+        yield Finding("frozen", f"{_labels_text(still)} {others}.", _row_names(still), consequence=follows)
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
         reasons = dict.fromkeys(str(row.reason) for row in purpose)
-        text, follows = f"{_listed(purpose)} {others}.", f"Reason: {and_more(list(reasons), 4, '; ')}."
-        yield Finding("frozen", text, _names(purpose), raised="info", consequence=follows)
+        text, follows = f"{_labels_text(purpose)} {others}.", f"Reason: {and_more(list(reasons), 4, '; ')}."
+        yield Finding("frozen", text, _row_names(purpose), raised="info", consequence=follows)
     unknown = [row for row in parameters if row.cause == "unknown"]
     named = [row for row in unknown if not _may_be_buffer(row)]
     if named:
-        text = f"{_listed(named)} {others}."
+        text = f"{_labels_text(named)} {others}."
         follows = (
             f"Both files are at {step}, so they do not show what a step changes." if step else _CANNOT_TELL
         )
-        yield Finding("frozen", text, _names(named), raised="info", consequence=follows)
+        yield Finding("frozen", text, _row_names(named), raised="info", consequence=follows)
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
         may = (
@@ -131,8 +131,8 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
             if len(doubtful) == 1
             else "They may be buffers: their names do"
         )
-        text = f"{_listed(doubtful)} {others}."
-        yield Finding("frozen", text, _names(doubtful), raised="info", consequence=f"{may} not say.")
+        text = f"{_labels_text(doubtful)} {others}."
+        yield Finding("frozen", text, _row_names(doubtful), raised="info", consequence=f"{may} not say.")
 
 
 def _may_be_buffer(row: Row) -> bool:
@@ -142,20 +142,20 @@ def _may_be_buffer(row: Row) -> bool:
 
 def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     """Parameters that moved although the optimizer, which did step, never had a gradient for them."""
-    if not _advanced(before, after):
+    if not _has_advanced(before, after):
         return
     odd = [
         row
-        for row in _parameters(rows)
+        for row in _parameter_rows(rows)
         if row.moved and before.state(row.indices[0]) == after.state(row.indices[1]) == "never"
     ]
     if odd:
-        text = f"{_listed(odd)} changed, but the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
+        text = f"{_labels_text(odd)} changed, but the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
         follows = "Something else writes to the weights."
-        yield Finding("changed-without-state", f"{text}.", _names(odd), consequence=follows)
+        yield Finding("changed-without-state", f"{text}.", _row_names(odd), consequence=follows)
 
 
-def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
+def _skipped_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     """No parameter moved, and none may have: all of the model are in both files, and were compared."""
     parameters = [row for row in rows if row.role.role in ("parameter", "unknown") and row.kind != "ema"]
     if not parameters or any(row.moved or row.status != "same" for row in parameters):
@@ -166,13 +166,13 @@ def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding
         text = f"Both files are at {step}, and no parameter differs."
         follows = "The step was saved twice, or the optimizer skipped one."
         yield Finding("step-skipped", text, consequence=follows)
-    elif _advanced(before, after):
+    elif _has_advanced(before, after):
         text = "The step counters advanced, but no parameter changed."
         follows = "The gradients were zero, lr is 0, or every update is too small for the dtype."
         yield Finding("step-skipped", text, consequence=follows)
 
 
-def _advanced(before: Side, after: Side) -> bool:
+def _has_advanced(before: Side, after: Side) -> bool:
     """Tell whether every optimizer took steps from one file to the other."""
     pairs = list(zip(before.steps, after.steps, strict=False))
     return len(before.steps) == len(after.steps) and bool(pairs) and all(b < a for b, a in pairs)
@@ -180,7 +180,7 @@ def _advanced(before: Side, after: Side) -> bool:
 
 def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     """Statistics that move beside parameters that did not, while others did. Where nothing says why, it is information."""
-    if not any(_is_trained(row) for row in _parameters(rows)):
+    if not any(_is_trained(row) for row in _parameter_rows(rows)):
         return
     by_module: dict[str, list[Row]] = {}
     for row in rows:
@@ -201,7 +201,7 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
             begin = "Call" if is_sure else "If they are frozen, call"
             yield Finding(
                 "buffers-in-frozen",
-                f"The statistics of {folded(modules, limit=60)} changed, but the parameters beside them are unchanged.",
+                f"The statistics of {show_folded_names(modules, limit=60)} changed, but the parameters beside them are unchanged.",
                 tuple(f"{module}.running_mean" for module in modules),
                 raised=None if is_sure else "info",
                 consequence=f"{begin} eval() on these modules to keep their statistics.",
@@ -221,10 +221,12 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
             if bad:
                 total = sum(count for _, count in bad)
                 text = (
-                    f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in"
-                    f" {folded([row.label for row, _ in bad])}{'' if are_new else ', as before'}."
+                    f"{counted_noun(total, 'element')} {'are' if total > 1 else 'is'} {label} in"
+                    f" {show_folded_names([row.label for row, _ in bad])}{'' if are_new else ', as before'}."
                 )
-                yield Finding(code, text, _names(row for row, _ in bad), raised="error" if are_new else None)
+                yield Finding(
+                    code, text, _row_names(row for row, _ in bad), raised="error" if are_new else None
+                )
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------
@@ -246,21 +248,19 @@ def are_parallel(before: Side, after: Side) -> bool:
     return one is not None and two is not None and one.of == two.of and one.number != two.number
 
 
-def _parallel(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
+def _parallel_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     """Report two ranks of tensor parallelism: what differs is a part on each, whatever training did."""
     one, two = before.rank, after.rank
     assert one is not None and two is not None
     parts = [row for row in rows if row.status in ("changed", "reshaped")]
     same = sum(row.status == "same" for row in rows)
     text = f"The files are ranks {one.number} and {two.number} of {one.of} of tensor parallelism"
-    text += (
-        f": {plural(len(parts), 'tensor')} {'differs' if len(parts) == 1 else 'differ'}, {same:,} are equal."
-    )
+    text += f": {counted_noun(len(parts), 'tensor')} {'differs' if len(parts) == 1 else 'differ'}, {same:,} are equal."
     follows = "What differs is another part on each rank, so it says nothing about training."
-    yield Finding("tensor-parallel", text, _names(parts), consequence=follows)
+    yield Finding("tensor-parallel", text, _row_names(parts), consequence=follows)
 
 
-def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
+def _rank_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     """Report the parameters that differ between ranks, or have a gradient on one rank only.
 
     Shards are left out, and buffers too: the statistics of BatchNorm follow each rank's own data.
@@ -270,7 +270,7 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     propagated = before.record.has_gradients and after.record.has_gradients
     other: list[Row] = []
     only: tuple[list[Row], list[Row]] = ([], [])
-    for row in _parameters(rows):
+    for row in _parameter_rows(rows):
         one, two = before.recorded(row.indices[0]), after.recorded(row.indices[1])
         if one is None or two is None or one.is_sharded or two.is_sharded:
             continue
@@ -279,14 +279,14 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
         if propagated and (one.gradient is None) != (two.gradient is None):
             only[one.gradient is None].append(row)
     if other:
-        text = f"{_listed(other)} ({plural(len(other), 'parameter')}) differ between rank {numbers[0]} and rank {numbers[1]}."
-        yield Finding("ranks-differ", text, _names(other))
+        text = f"{_labels_text(other)} ({counted_noun(len(other), 'parameter')}) differ between rank {numbers[0]} and rank {numbers[1]}."
+        yield Finding("ranks-differ", text, _row_names(other))
     for rank, rows in zip(numbers, only, strict=True):
         if rows:
-            text = f"{_listed(rows)} ({plural(len(rows), 'parameter')}) have a gradient on rank {rank} only."
+            text = f"{_labels_text(rows)} ({counted_noun(len(rows), 'parameter')}) have a gradient on rank {rank} only."
             yield Finding(
                 "ranks-differ",
                 text,
-                _names(rows),
+                _row_names(rows),
                 consequence=f"The other rank did not take this branch. {STOPS}",
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ckpt.commands.diff.rows import Pair, ValueRow
-from ckpt.evidence.joining import Joined, joined
+from ckpt.evidence.joining import Joined, join_names
 from ckpt.evidence.matching import Match, groups_of
-from ckpt.evidence.optimizers import cuts
+from ckpt.evidence.optimizers import cut_at_dots
 from ckpt.evidence.survey import Survey
 from ckpt.model.names import Path
 from ckpt.model.rows import NamedTuple
@@ -34,15 +34,17 @@ def by_parameters(
     keyed: dict[int, Keyed] = {}
     alone: list[str] = []
     for pair in pairs:
-        one, two = _match(before, pair.before.path), _match(after, pair.after.path)
+        one, two = _match_at(before, pair.before.path), _match_at(after, pair.after.path)
         if one is not None and two is not None and _is_numbered(one) != _is_numbered(two):
-            rows = joined(before.checkpoint, one), joined(after.checkpoint, two)
+            rows = join_names(before.checkpoint, one), join_names(after.checkpoint, two)
             doubtful = next((row for row in rows if not row.is_sure), None)
             if doubtful is not None:
                 name = pair.after.name or "the optimizer"
                 alone.append(f"{name}, by numbers in one file and by names in the other: {doubtful.reason}")
                 continue
-            keyed[len(kept)] = Keyed(_keys(before, one), _keys(after, two), _same_lists(*rows))
+            keyed[len(kept)] = Keyed(
+                _names_by_key(before, one), _names_by_key(after, two), _same_lists(*rows)
+            )
         kept.append(pair)
     return kept, keyed, alone
 
@@ -51,7 +53,7 @@ def named_by(name: str, keys: Mapping[str, str]) -> str:
     """The name of a tensor in an optimizer, with the name of its parameter in place of the key."""
     start, _, rest = name.partition(".")
     if start == _STATE:
-        for key, field in cuts(rest):
+        for key, field in cut_at_dots(rest):
             if key in keys:
                 return f"{start}.{keys[key]}.{field}"
     return name
@@ -64,7 +66,7 @@ def is_same_list(row: ValueRow, keyed: Mapping[int, Keyed]) -> bool:
     return any((row.before.path, row.after.path) in pair.lists for pair in keyed.values())
 
 
-def _match(survey: Survey, path: Path) -> Match | None:
+def _match_at(survey: Survey, path: Path) -> Match | None:
     if not any(section.kind == "optimizer" and section.path == path for section in survey.sections):
         return None
     return next((match for match in survey.matches if match.optimizer.path == path and match.slots), None)
@@ -74,7 +76,7 @@ def _is_numbered(match: Match) -> bool:
     return any(type(slot.key) is int for slot in match.slots)
 
 
-def _keys(survey: Survey, match: Match) -> dict[str, str]:
+def _names_by_key(survey: Survey, match: Match) -> dict[str, str]:
     """The key of each parameter in the state -> its name in the model, or the name that the optimizer gives it."""
     model = match.model
     return {
@@ -86,11 +88,11 @@ def _keys(survey: Survey, match: Match) -> dict[str, str]:
 
 
 def _same_lists(one: Joined, two: Joined) -> frozenset[tuple[Path, Path]]:
-    rows = zip(_lists(one), _lists(two), strict=False)
+    rows = zip(_parameter_lists(one), _parameter_lists(two), strict=False)
     return frozenset((first, second) for (first, names), (second, others) in rows if names == others)
 
 
-def _lists(row: Joined) -> list[tuple[Path, tuple[str, ...]]]:
+def _parameter_lists(row: Joined) -> list[tuple[Path, tuple[str, ...]]]:
     """The path of the list of parameters of each group, and their names."""
     section = row.match.optimizer
     rows: list[tuple[Path, tuple[str, ...]]] = []

@@ -12,7 +12,7 @@ from ckpt.bytes.executor import Executor, Failed, Local
 from ckpt.commands.diff.rows import Cause, Row, Status
 from ckpt.elements.audit import are_damaged
 from ckpt.elements.blocks import is_permuted
-from ckpt.elements.compare import Change, compare_all, plan
+from ckpt.elements.compare import Change, compare_all, plan_comparison
 from ckpt.evidence.matching import by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
@@ -20,8 +20,8 @@ from ckpt.model.checkpoint import Entry, ParallelRank
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef, parts_of, unwrapped
-from ckpt.model.text import folded, listed, plural, show
+from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef, parts_of, unwrap_dtensor
+from ckpt.model.text import counted_noun, show, show_folded_names, show_names
 from ckpt.pickle.sharded import is_flat
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def at_one_step(before: Side, after: Side) -> str | None:
     if not before.steps or before.steps != after.steps:
         return None
     steps = [f"{step:,.0f}" for step in dict.fromkeys(before.steps)]
-    return f"{'step' if len(steps) == 1 else 'steps'} {listed(steps)}"
+    return f"{'step' if len(steps) == 1 else 'steps'} {show_names(steps)}"
 
 
 def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None:
@@ -162,7 +162,7 @@ class Kept:
         if name in self._stayed and self._moved:
             return Reason(
                 "not-stepped",
-                f"had no gradient in between, its {listed([show(key, 40) for key in self._stayed[name]])} stayed",
+                f"had no gradient in between, its {show_names([show(key, 40) for key in self._stayed[name]])} stayed",
             )
         return None
 
@@ -173,7 +173,7 @@ def with_reason(row: Row, before: Side, after: Side, kept: Kept) -> Row:
         return row
     if row.before is None or row.after is None:
         return row
-    found = _reason(row, before, after)
+    found = _row_reason(row, before, after)
     # The state of another parameter says nothing, and where steps are counted they have said it, also by going back.
     counted = isinstance(before.state(row.indices[0]), float) or isinstance(
         after.state(row.indices[1]), float
@@ -184,7 +184,7 @@ def with_reason(row: Row, before: Side, after: Side, kept: Kept) -> Row:
     return row._replace(reason=found.text, cause=found.cause)
 
 
-def _reason(row: Row, before: Side, after: Side) -> Reason:
+def _row_reason(row: Row, before: Side, after: Side) -> Reason:
     assert row.before is not None and row.after is not None
     known = after.recorded(row.indices[1]) or before.recorded(row.indices[0])
     tensors = row.before.tensor, row.after.tensor
@@ -244,29 +244,29 @@ def recorded_same(before: Tensor, after: Tensor) -> bool | None:
 def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
     if not one.numel:
         return True
-    alike = _view(one) == _view(two) and one.storage.nbytes == two.storage.nbytes
+    alike = _view_key(one) == _view_key(two) and one.storage.nbytes == two.storage.nbytes
     if not alike or one.storage.crc is None or two.storage.crc is None:
         return None
     if one.storage.crc == two.storage.crc:
         return True
-    return False if _whole(one) else None
+    return False if _is_whole(one) else None
 
 
-def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
+def is_contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
     """Tell whether the recorded CRCs contradict the comparison of the bytes. Then one file is damaged."""
     for one, two in zip(parts_of(before), parts_of(after), strict=False):
-        recorded = _recorded_same(one, two) if _whole(one) and one.numel else None
+        recorded = _recorded_same(one, two) if _is_whole(one) and one.numel else None
         if recorded is not None and recorded != same and (same or len(parts_of(before)) == 1):
             return True
     return False
 
 
-def _view(ref: TensorRef) -> tuple[object, ...]:
+def _view_key(ref: TensorRef) -> tuple[object, ...]:
     place = ref.storage.place
     return ref.geometry, place is not None and place.big
 
 
-def _whole(ref: TensorRef) -> bool:
+def _is_whole(ref: TensorRef) -> bool:
     """Tell whether a tensor covers its whole storage, and the storage its whole record."""
     is_all = ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes
     return is_all and is_permuted(ref) and _is_all(ref.storage)
@@ -278,29 +278,29 @@ def _is_all(storage: Storage) -> bool:
 
 def shape_status(before: Entry, after: Entry, *, ignore_dtype: bool = False) -> Status:
     """Return the status of two tensors by their shapes and dtypes, or by their shapes alone."""
-    old, new = unwrapped(before.tensor), unwrapped(after.tensor)
+    old, new = unwrap_dtensor(before.tensor), unwrap_dtensor(after.tensor)
     if old.shape != new.shape or old.layout != new.layout:
         return "reshaped"
     is_retyped = before.tensor.dtype != after.tensor.dtype and not ignore_dtype
     return "retyped" if is_retyped else "same"
 
 
-def compared(rows: list[Row], options: Options, path: str) -> list[Row]:
+def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
     """Compare the values of the rows that have one shape. `path` is the path of the file after."""
     if options.structure:
         return rows
     rows = [row._replace(status="unchecked", apart=True) if is_apart(row) else row for row in rows]
     if options.quick:
-        return [_recorded(row) for row in rows]
+        return [_compare_recorded(row) for row in rows]
 
     plans = {}
     for index, row in enumerate(rows):
         if row.before is None or row.after is None or row.status in ("reshaped", "unchecked"):
             continue
         try:
-            plans[index] = plan(
-                unwrapped(row.before.tensor),
-                unwrapped(row.after.tensor),
+            plans[index] = plan_comparison(
+                unwrap_dtensor(row.before.tensor),
+                unwrap_dtensor(row.after.tensor),
                 options.tolerance,
                 always=options.norms,
                 histogram=options.histogram,
@@ -346,13 +346,13 @@ def _with_change(row: Row, change: Change | Failed | None) -> Row:
         status: Status = "unchecked" if row.status == "same" else row.status
         return row._replace(status=status, unread=change.problem)
     same = change is None or not (change.differing or change.other_bytes)
-    damaged = row.status == "same" and contradicted(row.before.tensor, row.after.tensor, same=same)
+    damaged = row.status == "same" and is_contradicted(row.before.tensor, row.after.tensor, same=same)
     is_close = change is not None and change.close
     status = "changed" if row.status == "same" and not same and not is_close else row.status
     return row._replace(status=status, change=change, damaged=damaged)
 
 
-def _recorded(row: Row) -> Row:
+def _compare_recorded(row: Row) -> Row:
     """A row by the recorded CRCs alone."""
     if row.status != "same" or row.before is None or row.after is None:
         return row
@@ -367,13 +367,13 @@ def is_apart(row: Row) -> bool:
     one, two = row.before.tensor, row.after.tensor
     if (one.dtype, one.shape) != (two.dtype, two.shape):
         return False
-    parts = _part(one), _part(two)
+    parts = _part_key(one), _part_key(two)
     if parts == (None, None):
         return False
     return parts[0] != parts[1] or parts[0] == ""
 
 
-def _part(tensor: Tensor) -> object:
+def _part_key(tensor: Tensor) -> object:
     """Return a key that tells the parts of one tensor apart.
 
     It is None if the tensor is whole, and an empty text if the place of the part is unknown.
@@ -403,21 +403,21 @@ def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
     for row in rows:
         if row.before is None or row.after is None:
             continue
-        one, two = _run(row.before.tensor), _run(row.after.tensor)
+        one, two = _run_and_rank(row.before.tensor), _run_and_rank(row.after.tensor)
         if one is not None and two is not None and one[0] == two[0]:
             ranks = one[1], two[1]
             return None if None in ranks or ranks[0] == ranks[1] else cast("tuple[int, int]", ranks)
     return None
 
 
-def findings(rows: Sequence[Row]) -> Iterable[Finding]:
+def rank_findings(rows: Sequence[Row]) -> Iterable[Finding]:
     """Tensors that are no parts, and differ."""
     if any(_is_flat(row) for row in rows):
         return  # plain tensors beside flat parameters are slices of others (LOCAL_STATE_DICT of FSDP 1)
     ranks = ranks_of(rows)
     other = [row for row in rows if row.status in ("changed", "retyped", "reshaped") and not row.apart]
     if ranks is not None and other:
-        text = f"{folded([row.label for row in other], limit=100)} ({plural(len(other), 'tensor')})"
+        text = f"{show_folded_names([row.label for row in other], limit=100)} ({counted_noun(len(other), 'tensor')})"
         yield Finding(
             "ranks-differ",
             f"{text} differ{'s' if len(other) == 1 else ''} between rank {ranks[0]} and rank {ranks[1]}.",
@@ -430,7 +430,7 @@ def _is_flat(row: Row) -> bool:
     return row.before is not None and is_flat(row.name.rpartition(".")[2], row.before.tensor)
 
 
-def _run(tensor: Tensor) -> tuple[object, int | None] | None:
+def _run_and_rank(tensor: Tensor) -> tuple[object, int | None] | None:
     """Return what the ranks of one run have in common, and the rank; or None if a tensor is not a part."""
     if not isinstance(tensor, Composite):
         return None
@@ -460,6 +460,6 @@ def strict_notes(rows: Iterable[Row]) -> list[str]:
         for after, names in by_device.items():
             if before != after:
                 is_one = len(by_device) == 1 and len(names) > 1
-                whose = [plural(len(names), "tensor")] if is_one else names
+                whose = [counted_noun(len(names), "tensor")] if is_one else names
                 notes += [f"{name}: on {before}, then on {after}" for name in whose]
     return notes

@@ -10,7 +10,7 @@ from ckpt.bytes.executor import Executor, Failed, Task, run_each
 from ckpt.commands.sum.sums import digest
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.compare import Change, kind_of
-from ckpt.elements.spans import cuts
+from ckpt.elements.spans import cut_spans
 from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
@@ -19,8 +19,8 @@ from ckpt.model.account import UNREAD
 from ckpt.model.checkpoint import Checkpoint, Entry, Value
 from ckpt.model.names import names_above
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of, unwrapped
-from ckpt.model.text import plural, show
+from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of, unwrap_dtensor
+from ckpt.model.text import counted_noun, show
 
 Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
 STATUSES: tuple[Status, ...] = (
@@ -84,7 +84,7 @@ class Row(NamedTuple):
 
     def __repr__(self) -> str:
         change = self.change
-        more = "" if change is None else f": {change.differing:,} of {plural(change.numel, 'element')}"
+        more = "" if change is None else f": {change.differing:,} of {counted_noun(change.numel, 'element')}"
         more += "" if change is None or change.max_abs is None else f", max |Δ| {change.max_abs:.3g}"
         return f"<Row {self.status} {self.role.role} {show(self.name)}{more}>"
 
@@ -230,7 +230,7 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
         change = row.change
         if change is None or (row.status == "same" and change.squares is None):
             continue
-        name = ".".join(_module(row).split(".")[:depth])
+        name = ".".join(_module_name(row).split(".")[:depth])
         squares, is_vague = change.squares, change.is_vague
         found.setdefault(name, []).append(
             Module(
@@ -243,10 +243,10 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
                 change.reference or 0.0,
             )
         )
-    return [_together(name, inside) for name, inside in found.items()]
+    return [_merge_modules(name, inside) for name, inside in found.items()]
 
 
-def _together(name: str, inside: Sequence[Module]) -> Module:
+def _merge_modules(name: str, inside: Sequence[Module]) -> Module:
     """Return several modules as one."""
     if len(inside) == 1:
         return inside[0] if inside[0].name == name else inside[0]._replace(name=name)
@@ -279,7 +279,7 @@ def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
     fit: list[Module] = []
     while len(deeper) > most and depth:
         depth -= 1
-        fit = _cut(deeper, depth) if depth else []
+        fit = _cut_names(deeper, depth) if depth else []
         if len(fit) <= most:
             break
         deeper = fit
@@ -287,23 +287,23 @@ def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
         return Bars(deeper, depth, len(deeper))
     if 2 * len(fit) > most:
         return Bars(fit, depth, len(fit))
-    ranges = _ranged(deeper, most)
+    ranges = _range_modules(deeper, most)
     if len(ranges) > most:
         if len(fit) >= _FEW:
             return Bars(fit, depth, len(fit))
-        ranges = _largest(ranges, most)
+        ranges = _largest_modules(ranges, most)
     return Bars(ranges, depth + 1, len(deeper))
 
 
-def _cut(every: Sequence[Module], depth: int) -> list[Module]:
+def _cut_names(every: Sequence[Module], depth: int) -> list[Module]:
     """Return modules with their names cut to `depth` parts."""
     found: dict[str, list[Module]] = {}
     for module in every:
         found.setdefault(".".join(module.name.split(".", depth)[:depth]), []).append(module)
-    return [_together(name, inside) for name, inside in found.items()]
+    return [_merge_modules(name, inside) for name, inside in found.items()]
 
 
-def _ranged(every: Sequence[Module], most: int) -> list[Module]:
+def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
     """Return modules with numbered siblings as ranges of one size, so that there are at most `most` if that can be."""
     families: dict[tuple[str, bool], list[Module]] = {}
     for module in every:
@@ -335,11 +335,11 @@ def _ranged(every: Sequence[Module], most: int) -> list[Module]:
             name = part[0].name
             if len(part) > 1:
                 name += f"-{part[-1].name[len(begin) :]}"
-            out[places[part[0].name]] = _together(name, part)
+            out[places[part[0].name]] = _merge_modules(name, part)
     return [out[place] for place in sorted(out)]
 
 
-def _largest(every: Sequence[Module], most: int) -> list[Module]:
+def _largest_modules(every: Sequence[Module], most: int) -> list[Module]:
     """Return the modules that changed most, in their order, and all others as the last one."""
 
     def weight(module: Module) -> float:
@@ -348,11 +348,11 @@ def _largest(every: Sequence[Module], most: int) -> list[Module]:
 
     chosen = {module.name for module in sorted(every, key=weight, reverse=True)[: most - 1]}
     others = [module for module in every if module.name not in chosen]
-    rest = _together(f"({len(others):,} others)", others)
+    rest = _merge_modules(f"({len(others):,} others)", others)
     return [*(module for module in every if module.name in chosen), rest]
 
 
-def _module(row: Row) -> str:
+def _module_name(row: Row) -> str:
     return row.label.rpartition(".")[0]
 
 
@@ -371,15 +371,17 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
     """
     gone = {index: row.before for index, row in enumerate(rows) if row.status == "removed" and row.before}
     come = {index: row.after for index, row in enumerate(rows) if row.status == "added" and row.after}
-    gone, come = _movable(gone), _movable(come)
-    shapes = {_geometry(entry.tensor) for entry in gone.values()}
-    shapes &= {_geometry(entry.tensor) for entry in come.values()}
+    gone, come = _movable_entries(gone), _movable_entries(come)
+    shapes = {_tensor_geometry(entry.tensor) for entry in gone.values()}
+    shapes &= {_tensor_geometry(entry.tensor) for entry in come.values()}
     if not shapes:
         return rows
-    gone = {index: entry for index, entry in gone.items() if _geometry(entry.tensor) in shapes}
-    come = {index: entry for index, entry in come.items() if _geometry(entry.tensor) in shapes}
+    gone = {index: entry for index, entry in gone.items() if _tensor_geometry(entry.tensor) in shapes}
+    come = {index: entry for index, entry in come.items() if _tensor_geometry(entry.tensor) in shapes}
     every = gone | come
-    content, unread = _contents({index: unwrapped(entry.tensor) for index, entry in every.items()}, executor)
+    content, unread = _content_keys(
+        {index: unwrap_dtensor(entry.tensor) for index, entry in every.items()}, executor
+    )
     rows = [row._replace(unread=unread[index]) if index in unread else row for index, row in enumerate(rows)]
     gone = {index: entry for index, entry in gone.items() if index in content}
     come = {index: entry for index, entry in come.items() if index in content}
@@ -388,21 +390,21 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
     for depth in range(min(deepest, _DEPTH), -1, -1):
 
         def key(index: int, depth: int = depth) -> Hashable:
-            return content[index], _end(every[index].name, depth)
+            return content[index], _name_end(every[index].name, depth)
 
-        for old, new in _unique(gone, come, key):
+        for old, new in _unique_pairs(gone, come, key):
             pairs.append((old, new))
             del gone[old], come[new]
     moves = {new: old for old, new in pairs}
     dropped = set(moves.values())
     return [
-        _moved(rows[moves[index]], row) if index in moves else row
+        _renamed_row(rows[moves[index]], row) if index in moves else row
         for index, row in enumerate(rows)
         if index not in dropped
     ]
 
 
-def _moved(old: Row, new: Row) -> Row:
+def _renamed_row(old: Row, new: Row) -> Row:
     labels, indices = (old.labels[0], new.labels[1]), (old.indices[0], new.indices[1])
     held = old.in_optimizer[0], new.in_optimizer[1]
     return new._replace(
@@ -410,12 +412,12 @@ def _moved(old: Row, new: Row) -> Row:
     )
 
 
-def _movable(entries: dict[int, Entry]) -> dict[int, Entry]:
+def _movable_entries(entries: dict[int, Entry]) -> dict[int, Entry]:
     """Those with elements to look for."""
     return {index: entry for index, entry in entries.items() if _can_move(entry)}
 
 
-def _unique(
+def _unique_pairs(
     gone: Iterable[int], come: Iterable[int], key_of: Callable[[int], Hashable]
 ) -> list[tuple[int, int]]:
     """The pairs of one row of each side that alone have a key."""
@@ -430,7 +432,7 @@ def _unique(
     ]
 
 
-def _end(name: str, depth: int) -> str:
+def _name_end(name: str, depth: int) -> str:
     """The last `depth` parts of a name."""
     return ".".join(name.split(".")[-depth:]) if depth else ""
 
@@ -442,22 +444,26 @@ def _can_move(entry: Entry) -> bool:
     )
 
 
-def _geometry(tensor: Tensor) -> tuple[Hashable, ...]:
-    tensor = unwrapped(tensor)
+def _tensor_geometry(tensor: Tensor) -> tuple[Hashable, ...]:
+    tensor = unwrap_dtensor(tensor)
     return (tensor.dtype, tensor.shape, tensor.layout)
 
 
-def _contents(tensors: dict[int, Tensor], executor: Executor) -> tuple[dict[int, Hashable], dict[int, str]]:
+def _content_keys(
+    tensors: dict[int, Tensor], executor: Executor
+) -> tuple[dict[int, Hashable], dict[int, str]]:
     """Read the contents of tensors as keys that are equal for equal tensors, and why some cannot be read."""
     alike: dict[Hashable, list[TensorRef]] = {}
     for tensor in tensors.values():
         if isinstance(tensor, TensorRef):
-            alike.setdefault(_geometry(tensor), []).append(tensor)
-    spans = {geometry: cuts(*refs) for geometry, refs in alike.items()}  # one cut for all that may be equal
+            alike.setdefault(_tensor_geometry(tensor), []).append(tensor)
+    spans = {
+        geometry: cut_spans(*refs) for geometry, refs in alike.items()
+    }  # one cut for all that may be equal
     tasks: dict[int, list[Task[str]]] = {}
     for index, tensor in tensors.items():
         if isinstance(tensor, TensorRef):
-            parts = [slice_of(tensor, first, last) for first, last in spans[_geometry(tensor)]]
+            parts = [slice_of(tensor, first, last) for first, last in spans[_tensor_geometry(tensor)]]
             tasks[index] = [Task(digest, (part,), part.nbytes) for part in parts]
         else:
             tasks[index] = [Task(digest, (tensor,), tensor.nbytes)]
@@ -472,10 +478,10 @@ def _contents(tensors: dict[int, Tensor], executor: Executor) -> tuple[dict[int,
             else:
                 digests.append(result)
         if index not in unread:
-            found[index] = (*_geometry(tensor), _detail(tensor), *digests)
+            found[index] = (*_tensor_geometry(tensor), _tensor_detail(tensor), *digests)
     return found, unread
 
 
-def _detail(tensor: Tensor) -> Hashable:
+def _tensor_detail(tensor: Tensor) -> Hashable:
     """Return what the bytes of a tensor mean, beyond its dtype."""
     return kind_of(tensor) if isinstance(tensor, Composite) else None

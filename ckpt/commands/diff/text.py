@@ -10,22 +10,22 @@ from ckpt.commands.diff.diff import DiffReport
 from ckpt.commands.diff.order import backwards, is_counter
 from ckpt.commands.diff.reasons import ranks_of
 from ckpt.commands.diff.rows import STATUSES, Bars, Row, Tied, ValueRow, bars_that_fit, modules
-from ckpt.commands.inspect.bars import CELLS, spark
+from ckpt.commands.inspect.bars import CELLS, spark_text
 from ckpt.commands.inspect.tables import value_text
-from ckpt.elements.compare import Change, together
+from ckpt.elements.compare import Change, merge_changes
 from ckpt.elements.histogram import Histogram
 from ckpt.evidence.weights import valueless
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.text import (
-    alike,
     and_more,
-    braced,
+    brace_siblings,
     common_begin,
-    folded,
-    pasted,
+    counted_noun,
+    merge_alike_rows,
     pasted_path,
-    plural,
+    shell_word,
     show,
+    show_folded_names,
     show_literal,
     size_text,
 )
@@ -33,19 +33,19 @@ from ckpt.surface.text.lines import (
     NAME,
     Column,
     Line,
+    break_line,
     cells,
-    columns,
+    column_lines,
     cut,
-    fewer,
+    drop_siblings,
     findings_lines,
-    flowed,
+    flowing_lines,
+    hanging_lines,
     height_of,
-    hung,
     pasted_line,
-    spread,
     whole,
 )
-from ckpt.tree.literals import brief
+from ckpt.tree.literals import brief_text
 
 LETTERS = {
     "changed": "M",
@@ -102,20 +102,22 @@ def diff_lines(
     Of what changed, the rows are listed that are left on a screen of `height` rows. Bars are of modules at the deepest
     place of the names that fits, or at `depth`.
     """
-    out = _headline(report, width) + _counters(report, width)
+    out = _headline_lines(report, width) + _counter_lines(report, width)
     if backwards(report):
         text = f"{show(report.before.path, 80)} is of a later epoch or step: if both are saves of one run, the older one comes first:"
-        out += hung([], text, width, 2, "warning")
+        out += hanging_lines([], text, width, 2, "warning")
         out.append(pasted_line(_swapped(report), width))
     for component in report.suggested:
-        out += hung([], f"{component.advice}:", width, 2, "warning")
-        out.append(pasted_line(_again(report, component.option), width))
-    out += _counts(report, width)
-    out += _still(report, width, show_rows) if show_rows in ("auto", "unchanged", "frozen", "all") else []
+        out += hanging_lines([], f"{component.advice}:", width, 2, "warning")
+        out.append(pasted_line(_command_with(report, component.option), width))
+    out += _count_lines(report, width)
+    out += (
+        _still_lines(report, width, show_rows) if show_rows in ("auto", "unchanged", "frozen", "all") else []
+    )
     if report.findings:
         out += [[], *findings_lines(report.findings, width)]
-    end = _values(report, width)
-    notes = [*_tied(report), *_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
+    end = _changed_value_lines(report, width)
+    notes = [*_tied_notes(report), *_apart_notes(report), *(show(note, 200) for note in report.notes[:_ROWS])]
     if len(report.notes) > _ROWS:
         notes.append(f"… {len(report.notes) - _ROWS:,} more (--json)")
     notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
@@ -124,15 +126,15 @@ def diff_lines(
     if len(report.lost) > _LOST:
         notes.append(f"not compared: {len(report.lost) - _LOST:,} more that are lost (--json)")
     end += [[]] if notes else []
-    end += [line for note in notes for line in hung([], note, width, 2)]
-    end += hung([], _verdict(report), width, 2, "head")
+    end += [line for note in notes for line in hanging_lines([], note, width, 2)]
+    end += hanging_lines([], _verdict_text(report), width, 2, "head")
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
     if stat:
         most = _BARS if height is None else min(height - used - 2, _BARS)  # the header, and what is folded
         chosen = [
             row for row in report.rows if show_rows == "all" or row.role.role in ("parameter", "unknown")
         ]
-        out += [[], *_bars(chosen or report.rows, width, most, depth)]
+        out += [[], *_bar_lines(chosen or report.rows, width, most, depth)]
         drawn = {row.role.role for row in chosen or report.rows}
         rest = {
             label: sum(row.status == "changed" and row.role.role in roles for row in report.rows)
@@ -141,22 +143,22 @@ def diff_lines(
         }
         left = [f"{count:,} {label}" for label, count in rest.items() if count]
         if left:
-            out += hung([], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim")
+            out += hanging_lines([], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim")
     if not (stat and show_rows == "auto"):
         used = height_of([*out, *end], width) + 3
         limit = _ROWS if height is None else max(height - used, _LEAST)
-        out += _changes(report, show_rows, width, limit, _FEW if height is None else _LEAST_BARS)
+        out += _change_lines(report, show_rows, width, limit, _FEW if height is None else _LEAST_BARS)
     return out + end
 
 
-def _counters(report: DiffReport, width: int | None) -> list[Line]:
+def _counter_lines(report: DiffReport, width: int | None) -> list[Line]:
     """The line of the epochs and steps that differ: `epoch 0 → 1 · step 500 → 1,000`."""
     pieces = [
-        f"{show(row.name, 80)} {''.join(text for text, _ in _value(row))}"
+        f"{show(row.name, 80)} {''.join(text for text, _ in _value_change(row))}"
         for row in report.values
         if is_counter(row)
     ]
-    return flowed([], pieces[:_VALUES], width, 2) if pieces else []
+    return flowing_lines([], pieces[:_VALUES], width, 2) if pieces else []
 
 
 def _swapped(report: DiffReport) -> str:
@@ -164,19 +166,19 @@ def _swapped(report: DiffReport) -> str:
     return " ".join(["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.after, report.before))])
 
 
-def _again(report: DiffReport, option: str) -> str:
+def _command_with(report: DiffReport, option: str) -> str:
     """Return the command of the comparison with one more option."""
     words = ["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.before, report.after))]
     if report.options.section is not None:
-        words += ["--section", pasted(report.options.section) or "…"]
+        words += ["--section", shell_word(report.options.section) or "…"]
     return " ".join([*words, option])
 
 
-def _tied(report: DiffReport) -> list[str]:
+def _tied_notes(report: DiffReport) -> list[str]:
     """Return one note for each name of one file that is another name of a tensor that both files hold."""
     notes = [
-        f"tied: {show(row.name, 80)} is {show(row.of, 80)} in {show(_sides(report, row)[0].path, 80)}; "
-        f"{show(_sides(report, row)[1].path, 80)} has it under one name"
+        f"tied: {show(row.name, 80)} is {show(row.of, 80)} in {show(_tied_sides(report, row)[0].path, 80)}; "
+        f"{show(_tied_sides(report, row)[1].path, 80)} has it under one name"
         for row in report.tied[:_TIED]
     ]
     if len(report.tied) > _TIED:
@@ -184,27 +186,29 @@ def _tied(report: DiffReport) -> list[str]:
     return notes
 
 
-def _sides(report: DiffReport, row: Tied) -> tuple[Checkpoint, Checkpoint]:
+def _tied_sides(report: DiffReport, row: Tied) -> tuple[Checkpoint, Checkpoint]:
     """Return the file that has both names of a tied tensor, and the other file."""
     return (report.before, report.after) if row.is_before else (report.after, report.before)
 
 
-def _apart(report: DiffReport) -> list[str]:
+def _apart_notes(report: DiffReport) -> list[str]:
     """Return the note that the files hold other parts of tensors, which are not compared."""
     apart = [row for row in report.rows if row.apart]
     if not apart:
         return []
     numbers = ranks_of(apart)
     whose = f"rank {numbers[0]} and rank {numbers[1]} of one mesh" if numbers else "other ranks, or the whole"
-    return [f"not compared: {plural(len(apart), 'tensor')} of which each file holds another part ({whose})"]
+    return [
+        f"not compared: {counted_noun(len(apart), 'tensor')} of which each file holds another part ({whose})"
+    ]
 
 
-def _headline(report: DiffReport, width: int | None) -> list[Line]:
+def _headline_lines(report: DiffReport, width: int | None) -> list[Line]:
     sides = [
         sum((row.before if side == 0 else row.after) is not None for row in report.rows) for side in (0, 1)
     ]
     count = (
-        f"{plural(sides[0], 'tensor')} each"
+        f"{counted_noun(sides[0], 'tensor')} each"
         if sides[0] == sides[1]
         else f"{sides[0]:,} and {sides[1]:,} tensors"
     )
@@ -219,11 +223,11 @@ def _headline(report: DiffReport, width: int | None) -> list[Line]:
     pieces += [f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}"] if aligned else []
     return [
         [(text, "head" if style == "name" else style or "head") for text, style in line]
-        for line in flowed([(head, "name")], pieces, width, 2)
+        for line in flowing_lines([(head, "name")], pieces, width, 2)
     ]
 
 
-def _counts(report: DiffReport, width: int | None) -> list[Line]:
+def _count_lines(report: DiffReport, width: int | None) -> list[Line]:
     rows = []
     for role, label in _ROLES.items():
         counts = {status: report.count(status, role) for status in STATUSES}
@@ -237,7 +241,9 @@ def _counts(report: DiffReport, width: int | None) -> list[Line]:
                 parts.append("(by their names: a state dict does not mark buffers)")
             rows.append((label, "   ".join(parts)))
     size = max((len(label) for label, _ in rows), default=0)
-    return [line for label, text in rows for line in hung([(label.ljust(size + 3), "name")], text, width)]
+    return [
+        line for label, text in rows for line in hanging_lines([(label.ljust(size + 3), "name")], text, width)
+    ]
 
 
 def _is_by_name(row: Row) -> bool:
@@ -245,7 +251,7 @@ def _is_by_name(row: Row) -> bool:
     return row.role[:3] == ("parameter", "likely", "name")
 
 
-def _still(report: DiffReport, width: int | None, which: str) -> list[Line]:
+def _still_lines(report: DiffReport, width: int | None, which: str) -> list[Line]:
     """Parameters that did not change, by the reason; empty when no parameter changed.
 
     By default the findings say it of most of them, and it is not said again.
@@ -262,13 +268,13 @@ def _still(report: DiffReport, width: int | None, which: str) -> list[Line]:
         return []
     out: list[Line] = [[], [("unchanged parameters", "head")]]
     for reason, names in still.items():
-        out += hung([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
+        out += hanging_lines([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
         if which == "auto":
-            text = folded(names, _STILL, 200)
+            text = show_folded_names(names, _STILL, 200)
             text += " (--show unchanged)" if len(names) > _STILL and " more" in text else ""
         else:
-            text = ", ".join(map(whole, braced([show(name, None) for name in names])))
-        out += hung([("    ", "")], text, width, 4)
+            text = ", ".join(map(whole, brace_siblings([show(name, None) for name in names])))
+        out += hanging_lines([("    ", "")], text, width, 4)
     return out
 
 
@@ -298,7 +304,7 @@ def _laid_out(
             ]
             size = _name_size(pairs, width)
     return [
-        _row(letter, name, size, texts, width, is_whole=is_whole)
+        _row_lines(letter, name, size, texts, width, is_whole=is_whole)
         for (letter, *_), (name, _), texts in zip(
             rows, pairs, _in_one_length(pairs, size, width), strict=True
         )
@@ -318,7 +324,7 @@ def _in_one_length(rows: Sequence[tuple[str, Texts]], size: int, width: int | No
     return [texts[fitting.get(len(texts), 0) :] for _, texts in rows]
 
 
-def _row(
+def _row_lines(
     letter: str,
     name: str,
     size: int,
@@ -334,29 +340,29 @@ def _row(
     head: Line = [(f"{letter} ", _COLOURS.get(letter, ""))]
     beside = max(cells(name), size) + 2
     if width is None:
-        return [[*head, (_padded(name, size), ""), (texts[0], "")]]
+        return [[*head, (_pad_name(name, size), ""), (texts[0], "")]]
     for text in texts:
         if 2 + beside + cells(text) <= width:
-            return [[*head, (_padded(name, size), ""), (text, "")]]
+            return [[*head, (_pad_name(name, size), ""), (text, "")]]
     room = width - 4 - cells(texts[-1])
     if room >= _LEAST_NAME and not is_whole:
-        return [[*head, (_padded(_fitting(name, room), min(size, room)), ""), (texts[-1], "")]]
-    shown = name if is_whole else _fitting(name, width - 2)
+        return [[*head, (_pad_name(_fit_name(name, room), min(size, room)), ""), (texts[-1], "")]]
+    shown = name if is_whole else _fit_name(name, width - 2)
     text = next((text for text in texts if 4 + cells(text) <= width), texts[-1])
-    return [[*head, (shown, "")], *(hung([("    ", "")], text, width) if text else [])]
+    return [[*head, (shown, "")], *(hanging_lines([("    ", "")], text, width) if text else [])]
 
 
-def _padded(name: str, size: int) -> str:
+def _pad_name(name: str, size: int) -> str:
     return name + " " * (max(size - cells(name), 0) + 2)
 
 
-def _fitting(name: str, width: int) -> str:
+def _fit_name(name: str, width: int) -> str:
     """A name of at most `width` cells: fewer siblings in its braces, else its middle left out, but no part of braces."""
-    short = fewer(name, width)
+    short = drop_siblings(name, width)
     return short if short is not None else cut(re.sub(r"\{[^{}]*\}", "*", name), width)
 
 
-def _wanted(report: DiffReport, which: str) -> list[Row]:
+def _wanted_rows(report: DiffReport, which: str) -> list[Row]:
     """The tensors that `--show` lists, in the order of the file."""
     differing = STATUSES[: STATUSES.index("unchecked")]
     wanted: Sequence[str] = {
@@ -374,7 +380,7 @@ def _wanted(report: DiffReport, which: str) -> list[Row]:
     ]
 
 
-def _changes(
+def _change_lines(
     report: DiffReport, which: str, width: int | None, limit: int, least_bars: int = 0
 ) -> list[Line]:
     """Return the tensors that differ: new NaN first, then parameters, buffers and the rest.
@@ -382,10 +388,10 @@ def _changes(
     By default there are about `limit` lines. An optimizer that one file alone has is one of them, and where more
     parameters changed than fit, their modules are drawn in place of them. What is left out is counted.
     """
-    rows = _wanted(report, which)
+    rows = _wanted_rows(report, which)
     if which != "auto":
-        return [[], *_listing(sorted(rows, key=_rank), width, is_whole=True)] if rows else []
-    entire = _entire(report.rows)
+        return [[], *_listing_lines(sorted(rows, key=_rank_key), width, is_whole=True)] if rows else []
+    entire = _entire_optimizers(report.rows)
     rows = [row for row in rows if id(row) not in entire]
     bad = [row for row in rows if _is_bad(row)]
     retyped = _wholly_retyped(report.rows)
@@ -396,13 +402,13 @@ def _changes(
     ]
     said = {*retyped, *(id(row) for row in (*bad, *others))}
     weight = {"added": 0, "removed": 0, "reshaped": 0}
-    others.sort(key=lambda row: (weight.get(row.status, 1), *_rank(row)))
+    others.sort(key=lambda row: (weight.get(row.status, 1), *_rank_key(row)))
     groups = {
-        label: sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank)
+        label: sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank_key)
         for label, roles in _GROUPS.items()
     }
     parameters = groups["parameters"]
-    first, then = _merged(bad), _merged(others)
+    first, then = _merge_rows(bad), _merge_rows(others)
     # What is added, removed and reshaped comes before the bars, and on a small screen in place of them.
     least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
     has_bars = not then or limit >= _SMALL or len(first) + len(then) + least <= limit
@@ -411,35 +417,35 @@ def _changes(
     room = limit - len(listed) - 1
     for group in groups.values():
         if len(group) <= room:
-            listed += [(_name(row), _what(row)) for row in group]
+            listed += [(_row_name(row), _row_texts(row)) for row in group]
             room -= len(group)
     size = _name_size(listed, width)
-    out = _blocks(first, len(bad), size, width, max(limit // 2, _LEAST))
+    out = _block_lines(first, len(bad), size, width, max(limit // 2, _LEAST))
     for_all = [
         line
         for lines in _laid_out([("M", *row) for row in dict.fromkeys(retyped.values())], size, width)
         for line in lines
     ]
     most = max(limit - len(out) - len(for_all) - least, limit // 2, _LEAST)
-    out += _blocks(then, len(others), size, width, most) + for_all
+    out += _block_lines(then, len(others), size, width, most) + for_all
     left: list[str] = []
     for label, group in groups.items():
         least = _LEAST if label == "parameters" and not out else 0
         room = max(limit - 1 - len(out), least)  # a line for what is left
-        lines = _listing(group, width, size) if len(group) <= room else []
+        lines = _listing_lines(group, width, size) if len(group) <= room else []
         if label != "parameters" and group and not out:
-            merged = _merged(group)  # nothing else differs
+            merged = _merge_rows(group)  # nothing else differs
             size = _name_size([(name, texts) for _, name, texts, _ in merged], width)
-            lines = _blocks(merged, len(group), size, width, limit)
+            lines = _block_lines(merged, len(group), size, width, limit)
         elif (not lines and group) or len(lines) > room:
             most = max(min(room - 3, _FEW), least_bars)
             is_drawn = label == "parameters" and has_bars
-            lines = _bars(group, width, most, only_changed=True) if is_drawn else []
+            lines = _bar_lines(group, width, most, only_changed=True) if is_drawn else []
             left.append(f"{len(group):,} {label}")
         out += lines
     out += [line for lines in _laid_out([*dict.fromkeys(entire.values())], 0, width) for line in lines]
     if left:
-        out += hung([], f"… {', '.join(left)} (--show changed)", width, 2, "dim")
+        out += hanging_lines([], f"… {', '.join(left)} (--show changed)", width, 2, "dim")
     return [[], *out] if out else []
 
 
@@ -466,11 +472,13 @@ _Merged = tuple[str, str, Texts, int]
 """Rows that are shown as one: git's letter, their names, what is said of all of them, and how many they are."""
 
 
-def _merged(rows: Sequence[Row]) -> list[_Merged]:
+def _merge_rows(rows: Sequence[Row]) -> list[_Merged]:
     """Return the first rows, those as one of which the same is said."""
-    looks = [(row.status, row.role.role, _what(row)) for row in rows[:_MERGED]]
+    looks = [(row.status, row.role.role, _row_texts(row)) for row in rows[:_MERGED]]
     out: list[_Merged] = []
-    for name, indices in alike([(_name(row), look) for row, look in zip(rows, looks, strict=False)]):
+    for name, indices in merge_alike_rows(
+        [(_row_name(row), look) for row, look in zip(rows, looks, strict=False)]
+    ):
         status, _, texts = looks[indices[0]]
         times = f"  ×{len(indices)}" if len(indices) > 1 else ""
         texts = tuple((text + times).lstrip() for text in texts)
@@ -478,7 +486,9 @@ def _merged(rows: Sequence[Row]) -> list[_Merged]:
     return out
 
 
-def _blocks(merged: Sequence[_Merged], count: int, size: int, width: int | None, most: int) -> list[Line]:
+def _block_lines(
+    merged: Sequence[_Merged], count: int, size: int, width: int | None, most: int
+) -> list[Line]:
     """Return the lines of some of `count` rows, at most `most`, and how many rows are left out."""
     rows = [(letter, name, texts) for letter, name, texts, _ in merged[: most + 1]]
     blocks = _laid_out(rows, size, width)
@@ -518,17 +528,17 @@ def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, Texts]]:
             changes = [row.change for row in group if row.change is not None]
             texts: Texts = (f"{before} → {after}",)
             if len(changes) == len(group):
-                texts = tuple(f"{texts[0]}, {text}" for text in change_texts(together(changes)))
+                texts = tuple(f"{texts[0]}, {text}" for text in change_texts(merge_changes(changes)))
             lines |= {id(row): (f"{len(group):,} {label}", texts) for row in group}
     return lines
 
 
-def _rank(row: Row) -> tuple[bool, int, bool]:
+def _rank_key(row: Row) -> tuple[bool, int, bool]:
     """The place of a row in a list: new NaN and Inf first, then by the role, and in it names and shapes before values."""
     return not _is_bad(row), list(_ROLES).index(row.role.role), row.status == "changed"
 
 
-def _entire(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]:
+def _entire_optimizers(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]:
     """Return the rows of optimizers that one file alone has, by their id, each with the row for all of them."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -545,16 +555,16 @@ def _entire(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]:
     for (status, name), group in groups.items():
         if (status, name) not in here and len(group) > 1:
             nbytes = sum(entry.tensor.nbytes for row in group for entry in (row.before, row.after) if entry)
-            text = f"{plural(len(group), 'tensor')}, {size_text(nbytes)}"
+            text = f"{counted_noun(len(group), 'tensor')}, {size_text(nbytes)}"
             lines |= {id(row): (LETTERS[status], show(name, 120), (text,)) for row in group}
     return lines
 
 
-def _listing(
+def _listing_lines(
     rows: Sequence[Row], width: int | None, size: int | None = None, *, is_whole: bool = False
 ) -> list[Line]:
     """Return the rows, one below the other. Names have `size` cells, by default as many as the longest one."""
-    named = [(LETTERS[row.status], _name(row), _what(row)) for row in rows]
+    named = [(LETTERS[row.status], _row_name(row), _row_texts(row)) for row in rows]
     if size is None:
         size = _name_size([(name, texts) for _, name, texts in named], width)
     return [line for lines in _laid_out(named, size, width, is_whole=is_whole) for line in lines]
@@ -568,7 +578,7 @@ _FEWEST_CELLS, _BAR_CELLS = 10, 30
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def _bars(
+def _bar_lines(
     chosen: Sequence[Row],
     width: int | None,
     most: int,
@@ -603,15 +613,17 @@ def _bars(
     if width is not None:
         room = min(max(width - sum(sizes) - 2 * len(sizes), _FEWEST_CELLS), _BAR_CELLS)
     for cells_, change in zip(table, shares, strict=True):
-        cells_.append(_bar(change, largest, room))
-    out = columns([Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")], table, width=width)
+        cells_.append(_bar_text(change, largest, room))
+    out = column_lines(
+        [Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")], table, width=width
+    )
     if len(bars.modules) < bars.total:
         every = f"{'--stat ' if only_changed else ''}--depth {bars.depth}"
         out.append([(f"… {bars.total:,} modules in {len(bars.modules):,} rows ({every})", "dim")])
     return out
 
 
-def _bar(change: float, largest: float, room: int) -> str:
+def _bar_text(change: float, largest: float, room: int) -> str:
     """The bar of a change beside the largest one, which has `room` cells.
 
     The largest may be infinite: a sum of squares that float64 does not hold.
@@ -623,13 +635,13 @@ def _bar(change: float, largest: float, room: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _name(row: Row) -> str:
+def _row_name(row: Row) -> str:
     if row.status == "renamed":
         return f"{show(row.labels[0])} → {show(row.labels[1])}"
     return show(row.label)
 
 
-def _what(row: Row) -> Texts:
+def _row_texts(row: Row) -> Texts:
     before, after = row.before, row.after
     if before is None or after is None:
         entry = after or before
@@ -664,10 +676,10 @@ def change_texts(change: Change) -> Texts:
     if not change.differing and not change.other_bytes:
         return ("values are equal",)
     if not change.differing:
-        differ = f"{plural(change.other_bytes, 'element')} differ in bytes only"
+        differ = f"{counted_noun(change.other_bytes, 'element')} differ in bytes only"
         return (f"values are equal, {differ} (-0.0, NaN)", differ)
     is_all = change.differing >= change.numel
-    share = "all elements" if is_all else f"{change.differing:,} of {plural(change.numel, 'element')}"
+    share = "all elements" if is_all else f"{change.differing:,} of {counted_noun(change.numel, 'element')}"
     bad = ""
     if change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]:
         bad = ", ".join(
@@ -680,28 +692,28 @@ def change_texts(change: Change) -> Texts:
     norm = "" if change.rel_l2 is None else f"relative L2 {change.rel_l2:.3g}"
     kept = "" if is_all else share
     drawn = change.histogram is not None and bool(change.histogram.counts)
-    full = _drawn(change.histogram) if change.histogram is not None and drawn else ""
+    full = _histogram_text(change.histogram) if change.histogram is not None and drawn else ""
     lengths: list[tuple[str, ...]] = [
         (share, bad, largest + place, norm, full),
         (share, bad, largest, norm, full),
         (kept, bad, largest, norm, full),
     ]
     if change.histogram is not None and drawn:
-        small = _drawn(change.histogram, CELLS // 2)  # its ends say what the largest change is
+        small = _histogram_text(change.histogram, CELLS // 2)  # its ends say what the largest change is
         lengths += [(kept, bad, largest, norm, small), (kept, bad, norm, small), (kept, bad, small)]
     else:
         lengths.append((kept, bad, largest) if largest else (share, bad))
     return tuple(", ".join(filter(None, pieces)) or share for pieces in lengths)
 
 
-def _drawn(histogram: Histogram, room: int = CELLS) -> str:
+def _histogram_text(histogram: Histogram, room: int = CELLS) -> str:
     """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the largest."""
     if histogram.low == histogram.high:
         return f"Δ {histogram.low:.3g}"
-    return f"Δ {histogram.low:.3g} {spark(histogram, room)} {histogram.high:.3g}"
+    return f"Δ {histogram.low:.3g} {spark_text(histogram, room)} {histogram.high:.3g}"
 
 
-def _values(report: DiffReport, width: int | None) -> list[Line]:
+def _changed_value_lines(report: DiffReport, width: int | None) -> list[Line]:
     rows = [row for row in report.values if not is_counter(row)]
     if not rows:
         return []
@@ -720,23 +732,23 @@ def _value_lines(head: Line, row: ValueRow, width: int | None) -> list[Line]:
     Where they do not fit, the values are cut as long as they can be told apart, then the middle of the name is left out.
     """
     name = show(row.name)
-    sides = _value(row)
+    sides = _value_change(row)
     if width is None:
         return [[*head, (f"{name}  ", ""), *sides]]
     for limit in (_VALUE_CELLS, _VALUE_CELLS // 2):
-        shorter = _value(row, limit)
+        shorter = _value_change(row, limit)
         if not _are_apart(shorter):
             break
         sides = shorter
-        if cells(name) + 4 + _size(sides) <= width:
+        if cells(name) + 4 + _line_cells(sides) <= width:
             return [[*head, (f"{name}  ", ""), *sides]]
-    room = width - 4 - _size(sides)
+    room = width - 4 - _line_cells(sides)
     if room >= _LEAST_NAME:
-        return [[*head, (f"{_fitting(name, room)}  ", ""), *sides]]
-    return spread([*head, (f"{whole(name)}  ", ""), *sides], width, 4)
+        return [[*head, (f"{_fit_name(name, room)}  ", ""), *sides]]
+    return break_line([*head, (f"{whole(name)}  ", ""), *sides], width, 4)
 
 
-def _size(line: Line) -> int:
+def _line_cells(line: Line) -> int:
     return sum(cells(text) for text, _ in line)
 
 
@@ -745,7 +757,7 @@ def _are_apart(sides: Line) -> bool:
     return len({text for text, _ in sides}) == len(sides)
 
 
-def _value(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
+def _value_change(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
     """The old value and the new one, in the colours of git.
 
     Long lists are counted if that differs, and values that begin alike are without their middles.
@@ -753,12 +765,12 @@ def _value(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
     sides = _two_sides(
         row,
         lambda side: (
-            value_text(side, limit) if side.fields is not None else show_literal(brief(side.node, limit))
+            value_text(side, limit) if side.fields is not None else show_literal(brief_text(side.node, limit))
         ),
     )
     if len(sides) > 1 and any(text.endswith("…") for text, _ in sides):
         counted = _two_sides(row, lambda side: value_text(side, limit))
-        ends = _two_sides(row, lambda side: cut(show_literal(brief(side.node, _LONG_VALUE)), limit))
+        ends = _two_sides(row, lambda side: cut(show_literal(brief_text(side.node, _LONG_VALUE)), limit))
         return next((ways for ways in (counted, sides, ends) if _are_apart(ways)), sides)
     return sides
 
@@ -772,7 +784,7 @@ def _two_sides(row: ValueRow, text_of: Callable[[Value], str]) -> Line:
     return [*sides[:1], *([(" → ", ""), sides[1]] if len(sides) > 1 else [])]
 
 
-def _verdict(report: DiffReport) -> str:
+def _verdict_text(report: DiffReport) -> str:
     if not report.differs:
         what = "same"
         if report.options.structure:
@@ -782,19 +794,19 @@ def _verdict(report: DiffReport) -> str:
         unchecked = report.count("unchecked")
         decided = sum(row.apart or row.unread is not None for row in report.rows)
         if unchecked > decided:
-            what = f"undecided: {plural(unchecked - decided, 'tensor')} have no checksum; {what}"
+            what = f"undecided: {counted_noun(unchecked - decided, 'tensor')} have no checksum; {what}"
         empty = [] if report.options.structure else _valueless(report)
         if empty:
-            what = f"same, but for the values of {plural(len(empty), 'tensor')} on the device meta, which neither file holds"
+            what = f"same, but for the values of {counted_noun(len(empty), 'tensor')} on the device meta, which neither file holds"
         if report.unread:
-            what = f"undecided: {plural(len(report.unread), 'tensor')} could not be read; {what}"
-        return f"{what}: {plural(report.count('same'), 'tensor')}"
+            what = f"undecided: {counted_noun(len(report.unread), 'tensor')} could not be read; {what}"
+        return f"{what}: {counted_noun(report.count('same'), 'tensor')}"
     parts = [
         f"{report.count(status):,} {status}"
         for status in STATUSES
         if report.count(status) or status in ("changed", "same")
     ]
-    values = f", {plural(len(report.values), 'value')}" if report.values else ""
+    values = f", {counted_noun(len(report.values), 'value')}" if report.values else ""
     return f"differ: {', '.join(parts)}{values}"
 
 
@@ -820,7 +832,7 @@ def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
     All of them have one, unless `show_rows` asks for some.
     """
     rows = [["letter", "before", "after", "role", "differing", "max_abs"]]
-    for row in report.rows if show_rows in ("auto", "frozen") else _wanted(report, show_rows):
+    for row in report.rows if show_rows in ("auto", "frozen") else _wanted_rows(report, show_rows):
         change = row.change
         rows.append(
             [

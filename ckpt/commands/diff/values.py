@@ -10,12 +10,12 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.limits import Limits
-from ckpt.model.names import Path, dotted
+from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Node, key_of
-from ckpt.tree.arrays import array
-from ckpt.tree.find import children, is_metadata, node_at
+from ckpt.tree.arrays import array_of
+from ckpt.tree.find import children_of, is_metadata, node_at
 from ckpt.tree.view import View, look
-from ckpt.tree.walk import flatten
+from ckpt.tree.walk import flatten_tree
 
 _Values = dict[Path, Value]
 
@@ -33,7 +33,7 @@ def differing_values(
     lonely: list[str] = []
     whole = [False, False]  # the sides of which a module at the root has been dealt with here
     for pair in pairs:
-        ours, theirs = _below(before, pair.before), _below(after, pair.after)
+        ours, theirs = _section_values(before, pair.before), _section_values(after, pair.after)
         parts = pair.before, pair.after
         modules = [part.is_module for part in parts]
         for side, checkpoint in enumerate((before, after)):
@@ -46,15 +46,15 @@ def differing_values(
                 and (not modules[1 - side] or bool(parts[1 - side].path))
             )
         if (pair.before.path and pair.after.path) or (all(modules) and any(whole)):
-            rows += _differing(before, after, ours, theirs)
+            rows += _differing_values(before, after, ours, theirs)
     if not outside:
         return rows, lonely
     taken = {part.path for side in (first, second) for part in side.sections if part.path}
-    free = [_outside(side, taken) for side in (before, after)]
+    free = [_outside_values(side, taken) for side in (before, after)]
     free = [{} if done else values for done, values in zip(whole, free, strict=True)]
     is_root = any(not pair.before.path and not pair.after.path for pair in pairs)
     # Whole keys of one side only were not part of anything that is compared: next to roots, the files of folders.
-    keys = [{str(key) for key, _ in children(side.root)} for side in (before, after)]
+    keys = [{str(key) for key, _ in children_of(side.root)} for side in (before, after)]
     for side, checkpoint, others in ((0, before, keys[1]), (1, after, keys[0])):
         files = {member.key for member in checkpoint.members}
         alone = {
@@ -62,9 +62,9 @@ def differing_values(
             for path in free[side]
             if path and str(path[0]) not in others and (not is_root or path[0] in files)
         }
-        lonely += [f"{dotted(path)} of {checkpoint.path}" for path in sorted(alone, key=str)]
+        lonely += [f"{dotted_name(path)} of {checkpoint.path}" for path in sorted(alone, key=str)]
         free[side] = {path: value for path, value in free[side].items() if path[:1] not in alone}
-    rows += _differing(before, after, free[0], free[1])
+    rows += _differing_values(before, after, free[0], free[1])
     return rows, lonely
 
 
@@ -77,13 +77,13 @@ def holds_values(checkpoint: Checkpoint, path: Path) -> bool:
     )
 
 
-def _below(checkpoint: Checkpoint, section: Section) -> _Values:
+def _section_values(checkpoint: Checkpoint, section: Section) -> _Values:
     """The values of a section, by their path inside of it."""
     depth = len(section.path)
     return {value.path[depth:]: value for value in checkpoint.values if value.path[:depth] == section.path}
 
 
-def _outside(checkpoint: Checkpoint, taken: set[Path]) -> _Values:
+def _outside_values(checkpoint: Checkpoint, taken: set[Path]) -> _Values:
     """The values that lie in no section."""
     depths = {len(path) for path in taken}
     return {
@@ -93,16 +93,21 @@ def _outside(checkpoint: Checkpoint, taken: set[Path]) -> _Values:
     }
 
 
-def _differing(before: Checkpoint, after: Checkpoint, ours: _Values, theirs: _Values) -> list[ValueRow]:
+def _differing_values(
+    before: Checkpoint, after: Checkpoint, ours: _Values, theirs: _Values
+) -> list[ValueRow]:
     rows = []
-    parents = [_parents(before, theirs_of=ours), _parents(after, theirs_of=theirs)]
-    ours, theirs = _unfolded(before, ours, theirs, parents[1]), _unfolded(after, theirs, ours, parents[0])
+    parents = [_parent_paths(before, theirs_of=ours), _parent_paths(after, theirs_of=theirs)]
+    ours, theirs = (
+        _unfold_repeats(before, ours, theirs, parents[1]),
+        _unfold_repeats(after, theirs, ours, parents[0]),
+    )
     for path, value in ours.items():
         other = theirs.get(path)
         if other is None:
             if not (_is_empty(value) and path in parents[1]):
                 rows.append(ValueRow("removed", value.name, value, None))
-        elif not _equal(before, after, value, other):
+        elif not _is_equal(before, after, value, other):
             rows.append(ValueRow("changed", other.name, value, other))
     rows += [
         ValueRow("added", value.name, None, value)
@@ -112,7 +117,7 @@ def _differing(before: Checkpoint, after: Checkpoint, ours: _Values, theirs: _Va
     return rows
 
 
-def _unfolded(checkpoint: Checkpoint, values: _Values, others: _Values, parents: set[Path]) -> _Values:
+def _unfold_repeats(checkpoint: Checkpoint, values: _Values, others: _Values, parents: set[Path]) -> _Values:
     """The values. A repeat gets rows of its own where the other file has them, as it has of a copy."""
     rows: _Values = {}
     for path, value in values.items():
@@ -121,13 +126,13 @@ def _unfolded(checkpoint: Checkpoint, values: _Values, others: _Values, parents:
         if value.same_as is None or is_cycle or path not in parents or (other and other.same_as is not None):
             rows[path] = value
             continue
-        for row in flatten(node_at(checkpoint.root, value.path), Limits()).values:
+        for row in flatten_tree(node_at(checkpoint.root, value.path), Limits()).values:
             whole = value.path + row.path
-            rows[path + row.path] = row._replace(path=whole, name=dotted(whole))
+            rows[path + row.path] = row._replace(path=whole, name=dotted_name(whole))
     return rows
 
 
-def _parents(checkpoint: Checkpoint, *, theirs_of: _Values) -> set[Path]:
+def _parent_paths(checkpoint: Checkpoint, *, theirs_of: _Values) -> set[Path]:
     """The places above values and tensors: a dict that is empty on the other side has things in it here."""
     skip = 0
     for path, value in theirs_of.items():
@@ -145,15 +150,15 @@ def _is_empty(value: Value) -> bool:
     return view is not None and view.kind in ("mapping", "sequence") and not view.children
 
 
-def _equal(before: Checkpoint, after: Checkpoint, one: Value, two: Value) -> bool:
+def _is_equal(before: Checkpoint, after: Checkpoint, one: Value, two: Value) -> bool:
     if one.fields is not None and two.fields is not None and not (one.same_as or two.same_as):
         return one.type == two.type  # its fields are rows of their own
     if one.same_as and two.same_as and one.same_as == two.same_as and one.type == two.type:
         return True  # the same as something that is compared itself
-    return same_node(_node(before, one), _node(after, two))
+    return same_node(_value_node(before, one), _value_node(after, two))
 
 
-def _node(checkpoint: Checkpoint, value: Value) -> Node:
+def _value_node(checkpoint: Checkpoint, value: Value) -> Node:
     """Return the node of a value. The node of a repeat, or of an object, is looked up at its place."""
     if value.node is not None or (value.type == "None" and not value.same_as):
         return value.node
@@ -175,7 +180,7 @@ def same_node(one: Node, two: Node) -> bool:
         views = look(left), look(right)
         if views[0].kind != views[1].kind or (views[0].kind != "tensor" and views[0].type != views[1].type):
             return False
-        arrays = array(left), array(right)
+        arrays = array_of(left), array_of(right)
         if arrays[0] is not None and arrays[1] is not None and arrays[0].items is None is arrays[1].items:
             if arrays[0] != arrays[1]:
                 return False
@@ -187,7 +192,7 @@ def same_node(one: Node, two: Node) -> bool:
         if views[0].kind in ("tensor", "storage"):
             continue
         seen.add((id(left), id(right)))
-        pairs = _pairs(*views)
+        pairs = _child_pairs(*views)
         if pairs is None:
             return False
         todo += pairs
@@ -200,18 +205,18 @@ def _same_scalar(one: object, two: object) -> bool:
     return type(one) is type(two) and bool(one == two)
 
 
-def _pairs(one: View, two: View) -> list[tuple[Node, Node]] | None:
+def _child_pairs(one: View, two: View) -> list[tuple[Node, Node]] | None:
     """The children of two containers that stand at one place; None when one has what the other lacks."""
     if len(one.children) != len(two.children):
         return None
     if one.kind == "sequence":
         if one.type.endswith("set"):
-            ordered = [sorted(view.children, key=_text) for view in (one, two)]
+            ordered = [sorted(view.children, key=_sort_text) for view in (one, two)]
             return list(zip(*ordered, strict=True))
         return list(zip(one.children, two.children, strict=True))
     mine, other = (
         {
-            _key(key, index): child
+            _typed_key(key, index): child
             for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True))
         }
         for view in (one, two)
@@ -221,12 +226,12 @@ def _pairs(one: View, two: View) -> list[tuple[Node, Node]] | None:
     return [(child, other[key]) for key, child in mine.items()]
 
 
-def _text(node: Node) -> str:
+def _sort_text(node: Node) -> str:
     view = look(node)
     return f"{view.type} {view.value!r}" if view.kind == "scalar" else f"{view.type} {len(view.children)}"
 
 
-def _key(key: Node, index: int) -> tuple[str, str]:
+def _typed_key(key: Node, index: int) -> tuple[str, str]:
     """A key of a dict so that keys of several types are apart."""
     view = look(key)
     return (view.type, repr(view.value)) if view.kind == "scalar" else ("", str(key_of(key, index)))

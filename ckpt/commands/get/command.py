@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from ckpt.commands.get.get import Lookup, contents, first_values, get, whole
+from ckpt.commands.get.get import Lookup, first_values, get, lookup_whole, top_items
 from ckpt.commands.get.text import content_lines, get_lines, get_text, is_short, tensor_lines
 from ckpt.model.errors import UsageError, about
 from ckpt.model.findings import LOST
 from ckpt.model.limits import Limits
-from ckpt.model.text import pasted, pasted_path
+from ckpt.model.text import pasted_path, shell_word
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import documented, notices, opened
+from ckpt.surface.cli.inputs import documenting_errors, notice_lines, opened
 
 _DOUBTFUL = (*LOST, "ranks-differ", "dead-files", "container")
 """Reasons to doubt a value: files are missing, contradict each other, or belong to another save."""
@@ -30,30 +30,30 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
     """
     swapped = next((name for name in names if os.path.isfile(name)), None)
     if swapped is not None and not os.path.exists(path):
-        words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]
+        words = [pasted_path(swapped), *(shell_word(name) for name in (path, *names) if name != swapped)]
         hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
-    with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as found:
+    with about(path), documenting_errors(path, "ckpt.get" if json else None), opened(path, limits) as found:
         checkpoint = found.checkpoint
-        for text in notices(found, _DOUBTFUL):
-            output.talk(text)
+        for text in notice_lines(found, _DOUBTFUL):
+            output.write_talk(text)
         if names:
             lookups = get(found.survey, names, limits)
-        elif not json and (items := contents(checkpoint)):
+        elif not json and (items := top_items(checkpoint)):
             width = output.screen_width()
             output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
             return 0
         else:
-            lookups = [whole(found.survey)]
+            lookups = [lookup_whole(found.survey)]
         for item in lookups:
             if json:
                 output.write_json(item.to_json())
             else:
-                _write(item)
+                _write_lookup(item)
     return 0
 
 
-def _write(item: Lookup) -> None:
+def _write_lookup(item: Lookup) -> None:
     """Print what goes by one name: one line where that is all of it."""
     if item.row is not None and item.role is not None:
         values = first_values(item.row.tensor, _FIRST)

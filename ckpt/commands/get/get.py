@@ -10,12 +10,12 @@ from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, names_of
 from ckpt.model.errors import CkptError, UnreadableError, UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.names import ROOT, Path, nearest
+from ckpt.model.names import ROOT, Path, nearest_names
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Tensor, TensorRef, unwrapped
+from ckpt.model.tensors import Tensor, TensorRef, unwrap_dtensor
 from ckpt.model.text import Json, show
-from ckpt.tree.find import find, named, node_at
+from ckpt.tree.find import find, named_children, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look
 
@@ -59,7 +59,7 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     for name in names:
         matches = find(checkpoint.root, name, limits)
         if not matches and name == ROOT:
-            lookups.append(whole(survey))
+            lookups.append(lookup_whole(survey))
             continue
         if not matches and checkpoint.beside is not None:
             matches = find(checkpoint.beside, name, limits)
@@ -70,20 +70,20 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
             raise UsageError(
                 f"{len(matches)} places are called {name}",
                 path=checkpoint.path,
-                hint=_look(checkpoint, "for their paths", "--json"),
+                hint=_look_hint(checkpoint, "for their paths", "--json"),
             )
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
             lookups.append(Lookup(name, *matches[0]))
             continue
-        row = _row(survey, name)
+        row = _find_row(survey, name)
         if row is None:
-            raise _unknown(checkpoint, name)
+            raise _unknown_name_error(checkpoint, name)
         role, held = survey.role_of(row.position)
         lookups.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
     return lookups
 
 
-def _row(survey: Survey, name: str) -> Row | None:
+def _find_row(survey: Survey, name: str) -> Row | None:
     """The tensor with this name, or the first one that has it inside of its section."""
     names = names_of(survey.tensors)
     if name in names:
@@ -98,7 +98,7 @@ def _row(survey: Survey, name: str) -> Row | None:
     return None
 
 
-def whole(survey: Survey) -> Lookup:
+def lookup_whole(survey: Survey) -> Lookup:
     """All of a checkpoint: its tree, or the row of the tensor that it is."""
     root = survey.checkpoint.root
     if tensor_of(root) is None:
@@ -116,11 +116,11 @@ class Item(NamedTuple):
     nbytes: int
 
 
-def contents(checkpoint: Checkpoint) -> list[Item]:
+def top_items(checkpoint: Checkpoint) -> list[Item]:
     """The names at the top of a checkpoint, in file order. A file that is one tensor or one value has none."""
     if tensor_of(checkpoint.root) is not None:
         return []
-    children = list(named(look(checkpoint.root)))
+    children = list(named_children(look(checkpoint.root)))
     counts = {path: [0, 0] for path, _, _ in children}
     for entry in checkpoint.tensors:
         # A module has its names one step below.
@@ -140,7 +140,7 @@ def first_values(tensor: Tensor, count: int) -> list[bool | int | float | comple
     from ckpt.elements.blocks import elements
     from ckpt.elements.unpacked import can_unpack, unpacked
 
-    tensor = unwrapped(tensor)
+    tensor = unwrap_dtensor(tensor)
     if isinstance(tensor, TensorRef) and can_unpack(tensor):
         tensor = unpacked(tensor)
     if (
@@ -158,16 +158,18 @@ def first_values(tensor: Tensor, count: int) -> list[bool | int | float | comple
     return cast.few(data, tensor.dtype)
 
 
-def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:
+def _look_hint(checkpoint: Checkpoint, why: str, option: str) -> str | None:
     command = look_at(checkpoint.path, option)
     return None if command is None else f"{why}: {command}"
 
 
-def _unknown(checkpoint: Checkpoint, name: str) -> CkptError:
+def _unknown_name_error(checkpoint: Checkpoint, name: str) -> CkptError:
     for lost, why in checkpoint.account.left_out:
         if name == lost or name.startswith(f"{lost}."):
             return UnreadableError(f"{show(name, 80)} is lost: {why}", path=checkpoint.path)
     names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
-    alike = nearest(name, names)
-    hint = f"did you mean {', '.join(alike)}?" if alike else _look(checkpoint, "for all names", "--values")
+    alike = nearest_names(name, names)
+    hint = (
+        f"did you mean {', '.join(alike)}?" if alike else _look_hint(checkpoint, "for all names", "--values")
+    )
     return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

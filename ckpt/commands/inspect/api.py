@@ -12,11 +12,11 @@ from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import looks_of, names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, plural
-from ckpt.surface.api.checkpoint import MissingNameError, SectionSummary, Shown, summaries
+from ckpt.model.text import Json, counted_noun
+from ckpt.surface.api.checkpoint import MissingNameError, SectionSummary, Shown, section_summaries
 from ckpt.surface.api.keywords import Texts, gate_of, globs_of, model_of, text_only
 from ckpt.surface.api.opening import Input, at_hand, with_model
-from ckpt.surface.reports import pickled
+from ckpt.surface.reports import reduce_report
 
 if TYPE_CHECKING:
     from ckpt.commands.inspect.inspect import Inspection
@@ -67,7 +67,7 @@ class InspectReport(Shown[TensorSummary]):
     @property
     def sections(self) -> tuple[SectionSummary, ...]:
         """The parts of the checkpoint: its models, optimizers, schedulers …"""
-        return summaries(self.survey)
+        return section_summaries(self.survey)
 
     @property
     def _tensors(self) -> dict[str, TensorSummary]:
@@ -89,7 +89,7 @@ class InspectReport(Shown[TensorSummary]):
         return self._rows
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.path, InspectReport, self.report, self._gate, self.index)
+        return reduce_report(self.path, InspectReport, self.report, self._gate, self.index)
 
     def __copy__(self) -> InspectReport:
         return self
@@ -126,7 +126,7 @@ class InspectReport(Shown[TensorSummary]):
         return document if self.index is None else {**document, "index": self.index.to_json()}
 
     def __repr__(self) -> str:
-        findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
+        findings = f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
         return f"<ckpt.InspectReport {self._sizes()}{findings}>"
 
 
@@ -171,7 +171,7 @@ def inspect(
         report = with_description(report, limits, base, plugins=plugins)._replace(card=card_beside(opened))
         numbering = None
         if index is not None:
-            from ckpt.evidence.numbering import numbering as solve
+            from ckpt.evidence.numbering import numbered_parameters as solve
             from ckpt.evidence.numbering import numbers
 
             numbering = solve(survey, numbers(index), section)

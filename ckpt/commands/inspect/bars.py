@@ -9,9 +9,9 @@ from ckpt.commands.inspect.inspect import Inspection
 from ckpt.commands.inspect.tables import ROWS
 from ckpt.elements.histogram import Histogram
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import percent, show, size_text
+from ckpt.model.text import percent_text, show, size_text
 from ckpt.surface.text.folding import Fold, fold, leaves_of
-from ckpt.surface.text.lines import Column, Line, cells, columns
+from ckpt.surface.text.lines import Column, Line, cells, column_lines
 
 CELLS = 16
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -19,11 +19,11 @@ _LEAST = 1e-9
 """A smaller part of a bin comes from rounding."""
 
 
-def spark(histogram: Histogram, width: int = CELLS) -> str:
+def spark_text(histogram: Histogram, width: int = CELLS) -> str:
     """The counts from the least number to the largest, in at most `width` cells. Only a cell without numbers is blank."""
     counts = histogram.counts
     if len(counts) <= width:
-        return drawn(counts)
+        return draw_counts(counts)
     size = len(counts)
     low, high = histogram.edges
     step = (high - low) / size
@@ -43,10 +43,10 @@ def spark(histogram: Histogram, width: int = CELLS) -> str:
                 sums[number] += count * part / (end - begin)
             if number + 1 >= end:
                 break
-    return drawn(sums)
+    return draw_counts(sums)
 
 
-def drawn(counts: Sequence[float]) -> str:
+def draw_counts(counts: Sequence[float]) -> str:
     """One character for each count, as high as its share of the largest."""
     top = max(counts, default=0)
     return "".join(LEVELS[min(int(8 * count / top - _LEAST), 7)] if count else " " for count in counts)
@@ -81,29 +81,29 @@ def bar_lines(
 
     Names fold as in the table of tensors, and siblings stand by their bytes. A part is only shown below its parent.
     """
-    folds = _folds(report, everything)
+    folds = _folded_tree(report, everything)
     whole = sum(child.nbytes for child in folds)
     every = everything or depth is not None
-    count = _count(folds, depth)
+    count = _count_parts(folds, depth)
     most = count if every or count < rows else max(rows - 2, 1)
-    parts = _largest(folds, most, depth)
-    names = [_name(part) for part in parts]
+    parts = _largest_parts(folds, most, depth)
+    names = [_part_name(part) for part in parts]
     sizes = [size_text(part.fold.nbytes) for part in parts]
-    shares = [percent(part.fold.nbytes, whole) for part in parts]
+    shares = [percent_text(part.fold.nbytes, whole) for part in parts]
     used = sum(max(map(cells, column), default=0) for column in (["SIZE", *sizes], ["SHARE", *shares])) + 6
     room = _CELLS
     if width is not None:
         room = max(min(width - used - max(map(cells, names), default=0), _MOST), _FEWEST)
     table: list[list[str]] = []
     for part, name, size, share in zip(parts, names, sizes, shares, strict=True):
-        table.append([size, name, share, _bar(part.sizes, whole, room)])
+        table.append([size, name, share, _share_bar(part.sizes, whole, room)])
     heads = (
         Column("SIZE", right=True),
         Column("NAME", gives_way=True),
         Column("SHARE", right=True),
         Column(""),
     )
-    out = columns(heads, table, width=width)
+    out = column_lines(heads, table, width=width)
     for line, part in zip(out[1:], parts, strict=True):
         if part.fold.children:
             line[1] = (line[1][0], "group")
@@ -112,7 +112,7 @@ def bar_lines(
     return out
 
 
-def _folds(report: Inspection, everything: bool) -> tuple[Fold, ...]:
+def _folded_tree(report: Inspection, everything: bool) -> tuple[Fold, ...]:
     """The tree of names, folded; the state of an optimizer is one part where the table shows it as one row."""
     tree = leaves_of(report, everything)
     if everything:
@@ -122,14 +122,14 @@ def _folds(report: Inspection, everything: bool) -> tuple[Fold, ...]:
     return (*fold(tree.names, tree.leaves), *own)
 
 
-def _count(folds: Sequence[Fold], depth: int | None) -> int:
+def _count_parts(folds: Sequence[Fold], depth: int | None) -> int:
     """All parts down to a depth."""
     if depth is not None and depth <= 0:
         return len(folds)
-    return len(folds) + sum(_count(child.children, depth and depth - 1) for child in folds)
+    return len(folds) + sum(_count_parts(child.children, depth and depth - 1) for child in folds)
 
 
-def _largest(folds: Sequence[Fold], most: int, depth: int | None) -> list[_Part]:
+def _largest_parts(folds: Sequence[Fold], most: int, depth: int | None) -> list[_Part]:
     """At most `most` parts down to a depth, those with the most bytes, in the order of the tree."""
     parts: list[_Part] = []
     waiting: list[tuple[int, tuple[int, ...], _Part]] = []
@@ -148,14 +148,14 @@ def _largest(folds: Sequence[Fold], most: int, depth: int | None) -> list[_Part]
     return sorted(parts, key=lambda part: part.place)
 
 
-def _name(part: _Part) -> str:
+def _part_name(part: _Part) -> str:
     indent = "  " * (len(part.place) - 1)
     if part.fold.times > 1 and part.fold.children:
         return f"{indent}{part.fold.label}  ×{part.fold.times}"
     return indent + part.fold.label
 
 
-def _bar(sizes: Sequence[int], whole: int, room: int) -> str:
+def _share_bar(sizes: Sequence[int], whole: int, room: int) -> str:
     """Return the bar of a part's share of all bytes.
 
     Behind it, lighter shades reach to the ends of the bars above it.

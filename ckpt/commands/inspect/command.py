@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ckpt.bytes.source import beginning
+from ckpt.bytes.source import first_bytes
 from ckpt.commands.inspect import tables
 from ckpt.commands.inspect import text as render
 from ckpt.commands.inspect.api import inspect
@@ -18,12 +18,12 @@ from ckpt.surface.api.keywords import model_of
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import (
     check_table,
-    each,
     gate_given,
     named_paths,
-    notices,
+    notice_lines,
     opened,
     refuse_factory,
+    run_for_each,
 )
 from ckpt.surface.text.lines import height_of
 
@@ -112,13 +112,13 @@ def command(
             )
 
             if not json:
-                output.between()
+                output.separate_reports()
             return show_folder(path, limits, json=json)
 
     def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
-            for line in notices(checkpoint, (*DOUBTS, *LOST)) if has_no_findings and not json else ():
-                output.talk(line)
+            for line in notice_lines(checkpoint, (*DOUBTS, *LOST)) if has_no_findings and not json else ():
+                output.write_talk(line)
             done = inspect(
                 checkpoint,
                 index=indices,
@@ -136,11 +136,11 @@ def command(
                 every = tables.tensors_by_size if by_size else tables.tensor_table
                 rows.write(path, (views[0] if views else every)(done.report))
             else:
-                output.between()
+                output.separate_reports()
                 _write_text(done.report, views, depth, everything, bars, by_size=by_size)
         return done.exit_code
 
-    return each(names, one, json="ckpt.inspect" if json else None)
+    return run_for_each(names, one, json="ckpt.inspect" if json else None)
 
 
 def _write_index(parameters: Numbering) -> None:
@@ -170,7 +170,7 @@ def _write_text(
             )
         )
         return
-    output.write_lines([*render.calls(report, width), *render.headline(report, width)])
+    output.write_lines([*render.call_lines(report, width), *render.headline_lines(report, width)])
     folded: dict[_Table, _Table] = {
         tables.storage_table: tables.folded_storages,
         tables.import_table: tables.folded_imports,
@@ -187,7 +187,7 @@ def _write_bars(report: Inspection, width: int | None, depth: int | None, everyt
     from ckpt.commands.inspect.bars import bar_lines  # here: other views do not pay for it
     from ckpt.commands.inspect.tables import ROWS
 
-    head = [*render.calls(report, width), *render.headline(report, width)]
+    head = [*render.call_lines(report, width), *render.headline_lines(report, width)]
     height = output.screen_height()
     rows = ROWS if height is None else height - height_of(head, width) - 2  # a blank row, and the prompt
     output.write_lines(
@@ -204,7 +204,7 @@ def _write_textconv(path: str, limits: Limits) -> int:
         with opened(path, limits, tell=False) as checkpoint:
             lines = textconv_lines(inspect(checkpoint, hints=False).report, digests(checkpoint.survey))
     except CkptError as error:
-        lines = [unread_line(beginning(path), error.problem)]
+        lines = [unread_line(first_bytes(path), error.problem)]
     for line in lines:
         output.write_text(line)
     return 0

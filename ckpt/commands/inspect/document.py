@@ -78,9 +78,9 @@ def document(report: Inspection) -> dict[str, Json]:
             }
             for row in report.prefixes
         ],
-        "adapter": _adapter(report),
+        "adapter": _adapter_json(report),
         "card": None if report.card is None else report.card.to_json(),
-        "values": _values(report.values),
+        "values": _values_json(report.values),
         "devices_in_values": [
             {"name": name, "device": device, "type": kind} for name, device, kind in report.hidden_devices
         ],
@@ -115,7 +115,7 @@ def document(report: Inspection) -> dict[str, Json]:
     }
 
 
-def _adapter(report: Inspection) -> dict[str, Json] | None:
+def _adapter_json(report: Inspection) -> dict[str, Json] | None:
     """The object `adapter`, with what else is known of it."""
     found, described = report.adapter, report.described
     if described is None:
@@ -147,15 +147,15 @@ def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
                 states[index] = {
                     "optimizer_state": {
                         "held": use.match.slots[number].has_state,
-                        "steps": _steps(steps),
-                        "of": _steps(use.steps) or None,
+                        "steps": _step_count(steps),
+                        "of": _step_count(use.steps) or None,
                         "zero": number in use.zero,
                     }
                 }
     return states
 
 
-def _steps(counter: float | None) -> int | None:
+def _step_count(counter: float | None) -> int | None:
     """Return a counter as a number of steps, or None if it is damaged."""
     return int(counter) if counter is not None and isfinite(counter) else None
 
@@ -172,7 +172,7 @@ def totals(report: Inspection) -> dict[str, Json]:
         "storages": len(report.checkpoint.storages),
         "storage_bytes": sum(storage.nbytes for storage in report.checkpoint.storages),
         "dtypes": dtypes,
-        "devices": devices(report),
+        "devices": device_totals(report),
     }
 
 
@@ -208,7 +208,7 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
     if isinstance(tensor, Composite):
         fields["detail"] = tensor.detail
         if tensor.piece is not None:
-            fields["piece"] = _piece(tensor.piece)
+            fields["piece"] = _piece_json(tensor.piece)
         fields["parts"] = [
             {
                 "name": label,
@@ -225,7 +225,7 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
     return fields
 
 
-def _piece(piece: Piece) -> dict[str, Json]:
+def _piece_json(piece: Piece) -> dict[str, Json]:
     """Return the part of a distributed tensor that a rank holds. The tensor has the shape of the whole."""
     return {
         "rank": piece.rank,
@@ -235,7 +235,7 @@ def _piece(piece: Piece) -> dict[str, Json]:
     }
 
 
-def _values(values: Iterable[Value]) -> list[Json]:
+def _values_json(values: Iterable[Value]) -> list[Json]:
     repeats = Repeats()
     return [value_json(value, repeats) for value in values]
 
@@ -268,7 +268,7 @@ def value_json(value: Value, repeats: Repeats) -> dict[str, Json]:
     return fields
 
 
-def devices(report: Inspection) -> dict[str, dict[str, int]]:
+def device_totals(report: Inspection) -> dict[str, dict[str, int]]:
     """Device -> tensors and their logical bytes, of the selected tensors, the heaviest first."""
     by_device: dict[str, dict[str, int]] = {}
     for row in report.rows:

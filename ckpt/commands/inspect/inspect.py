@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
-from ckpt.bytes.location import beside
+from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect import unused
 from ckpt.commands.inspect.card import Card
 from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
-from ckpt.evidence.extras import consequence, extras, patterns, sentence
+from ckpt.evidence.extras import exclude_patterns, extras_consequence, extras_sentence, find_extras
 from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.roles import Role
@@ -27,7 +27,7 @@ from ckpt.evidence.wrappers import (
     names_below,
     wrapped_names,
     wrapper_prefix,
-    writers,
+    writers_of_prefix,
 )
 from ckpt.model.checkpoint import (
     Checkpoint,
@@ -45,11 +45,21 @@ from ckpt.model.findings import Finding, Level, Plan, Way, order
 from ckpt.model.names import Globs
 from ckpt.model.nodes import Opaque
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Storage, Tensor, TensorRef, dense, overlapping, parts_of
-from ckpt.model.text import Json, and_more, folded, listed, pasted, pasted_path, plural, show, size_text
+from ckpt.model.tensors import Storage, Tensor, TensorRef, overlapping_groups, parts_of, unexpanded_view
+from ckpt.model.text import (
+    Json,
+    and_more,
+    counted_noun,
+    pasted_path,
+    shell_word,
+    show,
+    show_folded_names,
+    show_names,
+    size_text,
+)
 from ckpt.pickle.judge.known import is_own
-from ckpt.surface.reports import pickled
-from ckpt.tree.view import RECONSTRUCT, SOURCE, persistent
+from ckpt.surface.reports import reduce_report
+from ckpt.tree.view import RECONSTRUCT, SOURCE, persistent_parts
 
 
 def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
@@ -69,7 +79,7 @@ def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
         key = show(f"{section}{'.' if section else ''}state.{names[0]}.{field}", 120)
         yield Finding(
             "resume-stops",
-            f'Unless {folded(names)} are frozen, a strict load stops: "Missing key in checkpoint state_dict: {key}".',
+            f'Unless {show_folded_names(names)} are frozen, a strict load stops: "Missing key in checkpoint state_dict: {key}".',
             tuple(
                 survey.tensors[index].name
                 for number in use.never
@@ -136,7 +146,7 @@ class AdapterFound(NamedTuple):
         base = f"base {show(self.base, 60)}" if self.base else ""
         texts = [text for text in (found.format, rank, self.scales.text, extra, base) if text]
         places = f": {found.places}" if found.places else ""
-        return f"{', '.join(texts)}; changes {plural(len(found.layers), 'layer')}{places}"
+        return f"{', '.join(texts)}; changes {counted_noun(len(found.layers), 'layer')}{places}"
 
     def to_json(self) -> dict[str, Json]:
         """Return the object `adapter` of the document."""
@@ -153,7 +163,7 @@ class AdapterFound(NamedTuple):
         }
 
 
-def _adapter(survey: Survey) -> AdapterFound | None:
+def _find_adapter(survey: Survey) -> AdapterFound | None:
     """The adapter that the only model of a file is. Reads the scales of its layers, a number each."""
     if len(survey.candidates) != 1:
         return None
@@ -262,7 +272,7 @@ class Inspection(NamedTuple):
         return [roles[row.position] for row in self.rows] if self.selected else roles
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.checkpoint.path, Inspection, *self)
+        return reduce_report(self.checkpoint.path, Inspection, *self)
 
     def __copy__(self) -> Inspection:
         return self
@@ -300,7 +310,7 @@ def inspect(
         indices = [index for index in indices if select.match(names[index], relative[index])]
         if not indices:
             raise select.refusal(candidates, checkpoint.path)
-    prefixes = _prefixes(parts)
+    prefixes = _find_prefixes(parts)
     hidden = hidden_devices(checkpoint.values)
     chosen_entries = entries
     if len(indices) < len(entries):
@@ -325,10 +335,10 @@ def inspect(
         (),
         selected=bool(select) or section is not None,
         values=values,
-        adapter=None if select or section is not None else _adapter(survey),
+        adapter=None if select or section is not None else _find_adapter(survey),
     )
     plan = plan or _no_plan
-    report = report._replace(findings=order(list(_findings(report, plan))))
+    report = report._replace(findings=order(list(_list_findings(report, plan))))
     return report._replace(way=_way_out(report, plan))
 
 
@@ -349,7 +359,7 @@ def _way_out(report: Inspection, plan: Plan) -> Way | None:
     return plan(("plain",)) if refused or report.load.expression is None else None
 
 
-def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
+def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
     prefixes: list[Prefix] = []
     for part in parts:
         if part.kind not in ("model", "ema"):
@@ -367,52 +377,57 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
         pairs = zip(names, looks_of(part.entries), strict=True) if single else ()
         counters = {name for name, tensor in pairs if tensor in single and name.endswith(AVERAGE_COUNTERS)}
         prefixes += [
-            Prefix(prefix, writers(prefix, counters=counters, is_average=part.kind == "ema"), part, count)
+            Prefix(
+                prefix,
+                writers_of_prefix(prefix, counters=counters, is_average=part.kind == "ema"),
+                part,
+                count,
+            )
             for prefix, count in leading.items()
         ]
         prefixes += [
             Prefix(
                 places[0] if len(set(places)) == 1 else f"*.{wrapper}.",
-                writers(wrapper),
+                writers_of_prefix(wrapper),
                 part,
                 len(places),
             )
             for wrapper, places in inner.items()
         ]
-        prefixes += _inside(part)
+        prefixes += _inner_prefixes(part)
     return tuple(prefixes)
 
 
-def _inside(part: Section) -> Iterator[Prefix]:
+def _inner_prefixes(part: Section) -> Iterator[Prefix]:
     """Yield the places inside of names where DataParallel or DDP is around a part of the model."""
     if not part.is_module:  # its classes would say what it is
-        yield from _placed(part, inner_modules(part.names()).sure)
+        yield from _prefixes_at(part, inner_modules(part.names()).sure)
 
 
-def _placed(part: Section, places: Iterable[str]) -> Iterator[Prefix]:
+def _prefixes_at(part: Section, places: Iterable[str]) -> Iterator[Prefix]:
     for place, count in names_below(part.names(), places).items():
-        yield Prefix(place, writers("module"), part, count)
+        yield Prefix(place, writers_of_prefix("module"), part, count)
 
 
 # --- findings -------------------------------------------------------------------------------------------------
 
 
-def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
+def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
-    yield from _imports(report.survey, plan)
-    yield from _attributes(report.survey, plan)
-    yield from _refused(checkpoint, plan)
-    yield from _devices(report, plan)
-    yield from _wrappers(report, plan)
-    yield from _sharing(report, plan)
+    yield from _import_findings(report.survey, plan)
+    yield from _attribute_findings(report.survey, plan)
+    yield from _refused_findings(checkpoint, plan)
+    yield from _device_findings(report, plan)
+    yield from _wrapper_findings(report, plan)
+    yield from _sharing_findings(report, plan)
     survey = report.survey
-    yield from _extras(survey, plan)
+    yield from _extra_findings(survey, plan)
     yield from _adapter_names(report)
     yield from _averages(survey, plan)
     yield from emptied_findings(survey)
     yield from scaled_findings(survey)
     if survey.knows_gradients:
-        yield from unused.findings(survey)
+        yield from unused.unused_findings(survey)
         if survey.record is not None:
             from ckpt.commands.inspect.unused import (
                 loose_findings,  # here: only a record of a model says so much
@@ -420,7 +435,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
 
             yield from loose_findings(survey.record.record.loose)
         yield from _resume_stops(survey, plan)
-        yield from _reordered(survey)
+        yield from _reordered_findings(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
         from ckpt.commands.inspect.unused import loose_findings  # here: few files hold modules
 
@@ -440,7 +455,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
 
 def _as_it_is(checkpoint: Checkpoint, plan: Plan) -> str | None:
     """The command that writes the same checkpoint, in its format, into another file."""
-    to = beside(checkpoint.path, ".converted", ())
+    to = path_beside(checkpoint.path, ".converted", ())
     return None if to is None else plan(("convert", "-o", to)).command
 
 
@@ -448,7 +463,7 @@ _WRITTEN_ANEW = ("no-index", "stale-index", "unpacked")
 """Codes that one file with the same content, or shards with an index, mend."""
 
 
-def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
+def _refused_findings(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
     """Report what weights_only refuses: one finding, or one for each file of a folder."""
     files: dict[str, list[Refusal]] = {}
     for row in checkpoint.weights_only or ():
@@ -463,7 +478,7 @@ def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
         yield Finding("weights-only", text, (), way.command, tuple(places), consequence=follows)
 
 
-def _wrappers(report: Inspection, plan: Plan) -> Iterable[Finding]:
+def _wrapper_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     for prefix in report.prefixes:
         if not prefix.prefix.startswith(("*", *_LEADING)) and prefix.prefix.endswith(".module."):
             yield _wrapped_part(report, prefix, plan, is_sure=True)
@@ -474,12 +489,12 @@ def _wrappers(report: Inspection, plan: Plan) -> Iterable[Finding]:
         )
         begin = "contain" if prefix.prefix.startswith("*") else "begin with"
         text = f"{count} names{where} {begin} {prefix.prefix.removeprefix('*')} ({prefix.writer})."
-        names = _starting(report, prefix)
+        names = _prefixed_names(report, prefix)
         hint = plan(("stripped", prefix.section)).command
         yield Finding("prefix", text, names, hint)
     for section in report.sections:
         if section.kind in ("model", "ema") and not section.is_module:
-            for prefix in _placed(section, inner_modules(section.names()).possible):
+            for prefix in _prefixes_at(section, inner_modules(section.names()).possible):
                 yield _wrapped_part(report, prefix, plan, is_sure=False)
 
 
@@ -490,7 +505,7 @@ def _wrapped_part(report: Inspection, prefix: Prefix, plan: Plan, *, is_sure: bo
     """The finding on a part of a model with a wrapper around it, or with a child of its own that is called `module`."""
     part = prefix.prefix.removesuffix("module.")
     where = f" of {prefix.section}" if prefix.section else ""
-    names = _starting(report, prefix)
+    names = _prefixed_names(report, prefix)
     count = f"{prefix.tensors:,} of {prefix.of:,}" if prefix.tensors < prefix.of else f"all {prefix.of:,}"
     if is_sure:
         text = f"{count} names{where} begin with {show(prefix.prefix, 80)} ({prefix.writer} around {show(part[:-1], 60)})."
@@ -508,7 +523,7 @@ def _wrapped_part(report: Inspection, prefix: Prefix, plan: Plan, *, is_sure: bo
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-def _starting(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
+def _prefixed_names(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
     """The tensors of a section whose names carry a prefix."""
     mark = prefix.prefix.removeprefix("*")
     part = prefix.part
@@ -518,7 +533,7 @@ def _starting(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
     )
 
 
-def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
+def _import_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
     checkpoint = survey.checkpoint
     called = [row for row in checkpoint.imports if row.group == "called"]
@@ -527,9 +542,9 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
     for row in called:
         level: Level | None = "warning" if row.is_enum else None
         what = "It looks like a member of an enum." if row.is_enum else follows
-        yield Finding("called-on-load", _call(row), (), way.command, row.where, level, what)
+        yield Finding("called-on-load", _call_text(row), (), way.command, row.where, level, what)
     if any(row.name == RECONSTRUCT for row in called):
-        yield from _sources(checkpoint)
+        yield from _source_findings(checkpoint)
     files: dict[str, list[Import]] = {}
     for row in checkpoint.imports:
         if row.group == "unknown" and not row.is_script:
@@ -537,15 +552,15 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
     for file, rows in files.items():
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
         unknown = [f"{row.module}.{row.name}" for row in rows]
-        text = f"Loading {_file(file)} imports {and_more(unknown, 3)}, which ckpt does not know."
+        text = f"Loading {_file_text(file)} imports {and_more(unknown, 3)}, which ckpt does not know."
         yield Finding("unknown-import", text, (), look_at(checkpoint.path, "--imports"), where)
 
 
-def _sources(checkpoint: Checkpoint) -> Iterable[Finding]:
+def _source_findings(checkpoint: Checkpoint) -> Iterable[Finding]:
     """Report the source texts of classes that the objects of a file bring along, in one finding."""
     places: dict[str, str] = {}
     for row in checkpoint.containers:
-        kept = persistent(row.node) if type(row.node) is Opaque else None
+        kept = persistent_parts(row.node) if type(row.node) is Opaque else None
         if kept is not None:
             places.setdefault(kept.type, row.name)
     if not places:
@@ -553,43 +568,43 @@ def _sources(checkpoint: Checkpoint) -> Iterable[Finding]:
     classes = and_more([show(name, 60) for name in places], 5)
     text = f"DANGER: loading this file runs the Python source that it holds, for {classes}."
     first = next(iter(places.values()))
-    source = pasted(f"{first}.{SOURCE}" if first else SOURCE)
+    source = shell_word(f"{first}.{SOURCE}" if first else SOURCE)
     path = pasted_path(checkpoint.path)
     hint = None if source is None or path is None else f"ckpt get {path} {source}"
     yield Finding("code-inside", text, (), hint, tuple(places.values()))
 
 
-def _attributes(survey: Survey, plan: Plan) -> Iterable[Finding]:
+def _attribute_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """Attributes that a known class does not write: one finding for each class."""
     checkpoint = survey.checkpoint
     odd = [row for row in checkpoint.imports if row.group == "odd"]
     way = plan(("plain",)) if odd else Way(None)
     for row in odd:
         names = and_more([show(name, 60) for name in row.attributes], 3)
-        text = f"Loading {_file(row.file)} sets {names} on {row.module}.{row.name}, which its class does not write."
+        text = f"Loading {_file_text(row.file)} sets {names} on {row.module}.{row.name}, which its class does not write."
         follows = "Do not load it as it is, unless you know who set it."
         yield Finding("unknown-attribute", text, (), way.command, row.where, consequence=follows)
 
 
-def _file(name: str) -> str:
+def _file_text(name: str) -> str:
     """A file of a folder, or the only one, in a sentence."""
     return show(name, 80) if name else "this file"
 
 
-def _call(row: Import) -> str:
+def _call_text(row: Import) -> str:
     where = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
     if not row.calls:
-        return f"DANGER: loading {_file(row.file)} can run anything: it holds {row.module}.{row.name} as a value{where}."
-    more = f" and makes {plural(row.times - 1, 'more such call')}" if row.times > 1 else ""
+        return f"DANGER: loading {_file_text(row.file)} can run anything: it holds {row.module}.{row.name} as a value{where}."
+    more = f" and makes {counted_noun(row.times - 1, 'more such call')}" if row.times > 1 else ""
     if row.attributes:
         names = and_more([show(name, 60) for name in row.attributes], 3)
-        return f"DANGER: loading {_file(row.file)} sets {names} on {row.module}.{row.name}{where}, which torch calls or reads{more}."
+        return f"DANGER: loading {_file_text(row.file)} sets {names} on {row.module}.{row.name}{where}, which torch calls or reads{more}."
     if is_own(row.module):
-        return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{where}{more}."
-    return f"Loading {_file(row.file)} calls {row.calls[0]}{where}, which ckpt does not know{more}."
+        return f"DANGER: loading {_file_text(row.file)} runs {row.calls[0]}{where}{more}."
+    return f"Loading {_file_text(row.file)} calls {row.calls[0]}{where}, which ckpt does not know{more}."
 
 
-def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
+def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
     away = {tag: nbytes for tag, nbytes in placed.items() if is_accelerator(tag)}
@@ -637,7 +652,7 @@ def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 
-def _reordered(survey: Survey) -> Iterable[Finding]:
+def _reordered_findings(survey: Survey) -> Iterable[Finding]:
     """Optimizers whose state stands in another order than the parameters of their model."""
     if all(match.models or match.by_name for match in survey.matches):
         return
@@ -685,13 +700,13 @@ def _averages(survey: Survey, plan: Plan) -> Iterable[Finding]:
         indices = [index for index, name in enumerate(every) if _AVERAGES in name]
         if indices and len(indices) < len(every):
             where = show(part.name or "the model", 60)
-            text = f"{plural(len(indices), 'tensor')} of {where} are running averages (EMA) of others: {_AVERAGES}…"
+            text = f"{counted_noun(len(indices), 'tensor')} of {where} are running averages (EMA) of others: {_AVERAGES}…"
             follows = "Programs use them for inference, and a strict load without EMA calls them unexpected."
             names = tuple(every[index] for index in indices)
             yield Finding("averages", text, names, plan(("slim", "--ema")).command, consequence=follows)
 
 
-def _extras(survey: Survey, plan: Plan) -> Iterable[Finding]:
+def _extra_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """Tensors of models that carry no weights, and for which other versions of the code have no place."""
     if survey.checkpoint.traits.names_are_code:
         return
@@ -699,22 +714,24 @@ def _extras(survey: Survey, plan: Plan) -> Iterable[Finding]:
         if part.kind not in ("model", "ema") or part.is_module:
             continue
         names = part.names()
-        for kind, chosen in extras(names, looks_of(part.entries)).items():
-            way = _without(survey, part, chosen, names, plan)
+        for kind, chosen in find_extras(names, looks_of(part.entries)).items():
+            way = _way_without(survey, part, chosen, names, plan)
             alone = f" {_ALONE}" if way.command is not None and way.keeps == "weights" else ""
             full = tuple(f"{part.name}.{name}" if part.path else name for name in chosen)
             yield Finding(
                 "extra-buffers",
-                sentence(kind, full),
+                extras_sentence(kind, full),
                 full,
                 way.command,
-                consequence=f"{consequence(kind)}{alone.replace('weights alone', 'weights without them')}",
+                consequence=f"{extras_consequence(kind)}{alone.replace('weights alone', 'weights without them')}",
             )
 
 
-def _without(survey: Survey, part: Section, chosen: Sequence[str], names: Sequence[str], plan: Plan) -> Way:
+def _way_without(
+    survey: Survey, part: Section, chosen: Sequence[str], names: Sequence[str], plan: Plan
+) -> Way:
     """The command that writes the weights without some tensors."""
-    globs = patterns(chosen, names)
+    globs = exclude_patterns(chosen, names)
     if not globs or len(chosen) == len(names):
         return Way(None)
     words = [word for glob in globs for word in ("--exclude", glob)]
@@ -726,22 +743,22 @@ def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
     """Report the constants of code that are devices."""
     if rows:
         places = [row.file if row.line is None else f"{row.file}:{row.line}" for row in rows]
-        tags = listed(list(dict.fromkeys(row.device for row in rows)))
-        text = f"The code names {tags}: {listed(places)}."
+        tags = show_names(list(dict.fromkeys(row.device for row in rows)))
+        text = f"The code names {tags}: {show_names(places)}."
         yield Finding("device-in-code", text, where=tuple(places), consequence=follows)
 
 
-def _sharing(report: Inspection, plan: Plan) -> Iterable[Finding]:
+def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     ties = tied_weights(report.survey)
     if ties:
-        more = f", and {plural(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
+        more = f", and {counted_noun(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
         tied = tuple(name for names in ties for name in names)
         yield Finding("tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied)
     held = list(holding_storages(report.checkpoint))
     total = sum(row.held for row in held)
     if total >= _BLOAT_BYTES:
         worst = max(held, key=lambda row: row.held)
-        more = f", and {plural(len(held) - 1, 'more storage')}" if len(held) > 1 else ""
+        more = f", and {counted_noun(len(held) - 1, 'more storage')}" if len(held) > 1 else ""
         views = f"{and_more(worst.tensors, 2)} in a storage of {size_text(worst.storage.nbytes)}{more}"
         least = "At least " if any(row.is_bound for row in held) else ""
         text = f"{least}{size_text(total)} are stored that no tensor uses: {views}."
@@ -784,8 +801,8 @@ class StorageUse(NamedTuple):
 
 def storage_uses(checkpoint: Checkpoint) -> tuple[StorageUse, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
-    users = _users(checkpoint)
-    return tuple([_shared(storage, users.get(id(storage), [])) for storage in checkpoint.storages])
+    users = _storage_users(checkpoint)
+    return tuple([_storage_use(storage, users.get(id(storage), [])) for storage in checkpoint.storages])
 
 
 def holding_storages(checkpoint: Checkpoint) -> Iterator[StorageUse]:
@@ -821,7 +838,7 @@ def _is_apart(entries: Sequence[Entry]) -> bool:
     return len(set(used)) == len(used)
 
 
-def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
+def _storage_users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
     """The id of each storage that tensors look into -> their names, and the tensors or their parts."""
     users: dict[int, list[tuple[str, TensorRef]]] = {}
     for entry in checkpoint.tensors:
@@ -837,14 +854,14 @@ def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
     return users
 
 
-def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
+def _storage_use(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
     ranges: dict[tuple[int, int], list[str]] = {}
     for name, ref in users:
         ranges.setdefault(ref.extent, []).append(name)
     used, is_bound, overlaps = 0, False, False
-    for group in overlapping([ref for _, ref in users]):
+    for group in overlapping_groups([ref for _, ref in users]):
         span = max(ref.extent[1] for ref in group) - group[0].extent[0]
-        seen = {ref.geometry[:4]: _seen(ref) for ref in group}
+        seen = {ref.geometry[:4]: _count_seen_bytes(ref) for ref in group}
         used += min(*seen.values(), span) if len(seen) == 1 else span
         is_bound |= len(seen) > 1 and sum(seen.values()) < span
         overlaps |= len({ref.extent for ref in group}) > 1
@@ -853,10 +870,10 @@ def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
     return StorageUse(storage, tuple(name for name, _ in users), kind, used, is_bound)
 
 
-def _seen(ref: TensorRef) -> int:
+def _count_seen_bytes(ref: TensorRef) -> int:
     """Count the bytes of the elements that a view sees, each once, at most the bytes of its extent."""
     first, last = ref.extent
-    return min(dense(ref).nbytes, last - first) if ref.dtype.bits >= 8 else last - first
+    return min(unexpanded_view(ref).nbytes, last - first) if ref.dtype.bits >= 8 else last - first
 
 
 def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
@@ -872,7 +889,7 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     uses = Counter([id(part.storage) for entry in survey.tensors for part in parts_of(entry.tensor)])
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
-        for index, entry in _named(sections):
+        for index, entry in _named_entries(sections):
             parts = parts_of(entry.tensor)
             if all(uses[id(part.storage)] < 2 for part in parts):
                 continue
@@ -887,7 +904,7 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(ties))
 
 
-def _named(sections: Iterable[Section]) -> Iterator[tuple[int, Entry]]:
+def _named_entries(sections: Iterable[Section]) -> Iterator[tuple[int, Entry]]:
     """The tensors that state_dict() lists by a name of their own, not within the tuple of a packed layer."""
     for section in sections:
         depth = len(section.path)

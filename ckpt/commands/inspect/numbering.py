@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckpt.evidence.numbering import Numbered, Numbering
-from ckpt.model.text import folded, plural, show
-from ckpt.surface.text.lines import Line, cells, hung, lined_up
+from ckpt.model.text import counted_noun, show, show_folded_names
+from ckpt.surface.text.lines import Line, cells, hanging_lines, lined_up
 
 _FEW = 4
 """Tensors that a number can be, up to which each has a line."""
@@ -15,17 +15,19 @@ def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line
     """Return the assumption, the numbers with their names, then how sure they are."""
     out: list[Line] = []
     if numbering.assumes is not None:
-        out += hung([], f"If {numbering.assumes}:", width, 2, "warning")
+        out += hanging_lines([], f"If {numbering.assumes}:", width, 2, "warning")
     several = len({row.ranks for row in numbering.rows}) > 1
     rows = [["INDEX", "NAME", "SHAPE", "DTYPE", "GRADIENT", "RANK"]]
     for row in numbering.rows:
-        rows += _rows(row, ", ".join(map(str, row.ranks)) if several else "")
+        rows += _number_rows(row, ", ".join(map(str, row.ranks)) if several else "")
     rows, given_up = _fitting(rows, width)
     out += lined_up(rows, 1, right=frozenset((0,)), width=width)
     if given_up:
-        out += hung([], f"… no room for {', '.join(given_up)} (--json, or a wider screen)", width, 2, "dim")
-    for text in _closing(numbering):
-        out += hung([], text, width, 2, "dim")
+        out += hanging_lines(
+            [], f"… no room for {', '.join(given_up)} (--json, or a wider screen)", width, 2, "dim"
+        )
+    for text in _closing_sentences(numbering):
+        out += hanging_lines([], text, width, 2, "dim")
     return out
 
 
@@ -43,7 +45,7 @@ def _fitting(rows: list[list[str]], width: int | None) -> tuple[list[list[str]],
     return rows, []
 
 
-def _rows(row: Numbered, ranks: str) -> list[list[str]]:
+def _number_rows(row: Numbered, ranks: str) -> list[list[str]]:
     """One line for each tensor that a number can be."""
     if not row.entries:
         return [[str(row.number), "too many parameters fit", "", "", "", ranks]]
@@ -67,14 +69,14 @@ def _one_of(row: Numbered) -> list[str]:
     shapes = {str(list(entry.tensor.shape)) for entry in row.entries}
     dtypes = {entry.tensor.dtype.name for entry in row.entries}
     had = {_GRADIENTS[gradient] for gradient in row.had_gradient}
-    names = folded([entry.name for entry in row.entries], _FEW)
+    names = show_folded_names([entry.name for entry in row.entries], _FEW)
     cells = [f"one of {len(row.entries):,}: {names}"]
     return cells + [values.pop() if len(values) == 1 else "" for values in (shapes, dtypes, had)]
 
 
-def _closing(numbering: Numbering) -> list[str]:
+def _closing_sentences(numbering: Numbering) -> list[str]:
     """Two short sentences: what DDP counts, and on what the names rest."""
-    counted = plural(numbering.parameters, "parameter")
+    counted = counted_noun(numbering.parameters, "parameter")
     counted = counted if numbering.least == numbering.parameters else f"{numbering.least:,} to {counted}"
     why = f"{numbering.trust}: {numbering.why}."
     return [why] if numbering.trust == "certain" else [f"DDP counts {counted}.", why]

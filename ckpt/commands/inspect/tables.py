@@ -10,11 +10,19 @@ from collections.abc import Iterator, Sequence
 from ckpt.commands.inspect.inspect import Inspection
 from ckpt.model.checkpoint import Value, looks_of, names_of, storages_of
 from ckpt.model.tensors import Composite, Tensor
-from ckpt.model.text import alike, and_more, count_text, plural, show, show_literal, size_text
+from ckpt.model.text import (
+    and_more,
+    count_text,
+    counted_noun,
+    merge_alike_rows,
+    show,
+    show_literal,
+    size_text,
+)
 from ckpt.pickle.judge.known import python3_name
 from ckpt.surface.text.folding import Fold, Leaves, Optimizer, fold, leaves_of, lines
 from ckpt.surface.text.folding import Line as Opened
-from ckpt.surface.text.lines import Column, Line, columns
+from ckpt.surface.text.lines import Column, Line, column_lines
 from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
 
@@ -36,11 +44,11 @@ def tensor_table(report: Inspection) -> Iterator[list[str]]:
     kinds: dict[int, tuple[str, str, str, str]] = {}
     names, storages = names_of(report.entries), storages_of(report.entries)
     for name, tensor, role, storage in zip(names, tensors, report.roles(), storages, strict=True):
-        kind = kinds.get(id(tensor)) or kinds.setdefault(id(tensor), _kind(tensor))
+        kind = kinds.get(id(tensor)) or kinds.setdefault(id(tensor), _tensor_cells(tensor))
         yield [show(name, None), *kind, role.role, show(storage, None)]
 
 
-def _kind(tensor: Tensor) -> tuple[str, str, str, str]:
+def _tensor_cells(tensor: Tensor) -> tuple[str, str, str, str]:
     """Its dtype, shape, device and bytes."""
     shape = "x".join(map(str, tensor.shape)) if tensor.shape else "()"
     return tensor.dtype.name, shape, show(tensor.device or "", None), str(tensor.nbytes)
@@ -76,7 +84,9 @@ def folded_storages(report: Inspection) -> list[list[str]]:
         for number, (row, use) in enumerate(zip(rows[1:], uses, strict=True))
     ]
     out = [["storage", "device", "bytes", "used", "kind", "tensors"]]
-    for name, indices in alike([(row[5], str(key)) for row, key in zip(rows[1:], looks, strict=True)]):
+    for name, indices in merge_alike_rows(
+        [(row[5], str(key)) for row, key in zip(rows[1:], looks, strict=True)]
+    ):
         first = rows[indices[0] + 1]
         if len(indices) > 1:
             nbytes = sum(uses[index].storage.nbytes for index in indices)
@@ -91,7 +101,9 @@ def value_table(report: Inspection) -> list[list[str]]:
     rows = [["name", "type", "value"]]
     for value in report.values:
         text = "" if value.fields is not None else value_text(value, 200)
-        kind = f"{value.type}, {plural(value.fields, 'field')}" if value.fields is not None else value.type
+        kind = (
+            f"{value.type}, {counted_noun(value.fields, 'field')}" if value.fields is not None else value.type
+        )
         rows.append([show(value.name or "(the root)", None), show(kind, None), text])
     return rows
 
@@ -110,8 +122,10 @@ def import_table(report: Inspection) -> list[list[str]]:
             calls = f"sets {and_more(list(row.attributes), 3)}"
         elif row.times > 1:
             calls += f", and {row.times - 1:,} more"
-        rows.append([row.group, show(name, None), verdict, _listed(row.where), show(calls, None)])
-    rows += [["", show(reason, None), "refused", _listed(where), ""] for reason, where in refused.items()]
+        rows.append([row.group, show(name, None), verdict, _places_text(row.where), show(calls, None)])
+    rows += [
+        ["", show(reason, None), "refused", _places_text(where), ""] for reason, where in refused.items()
+    ]
     return rows
 
 
@@ -133,7 +147,7 @@ def folded_imports(report: Inspection) -> list[list[str]]:
     return out
 
 
-def _listed(places: Sequence[str]) -> str:
+def _places_text(places: Sequence[str]) -> str:
     more = f", and {len(places) - 3:,} more" if len(places) > 3 else ""
     return show(", ".join(place or "(the root)" for place in places[:3]) + more, None)
 
@@ -143,7 +157,7 @@ def value_text(value: Value, limit: int = 60) -> str:
     if value.same_as is not None:
         return f"{show(value.type, limit)}, same as {show(value.same_as, limit)}"
     if value.fields is not None:
-        return f"{show(value.type, limit)}, {plural(value.fields, 'field')}"
+        return f"{show(value.type, limit)}, {counted_noun(value.fields, 'field')}"
     view = look(value.node)
     if view.kind == "scalar":
         return show_literal(scalar_text(view, limit))
@@ -158,7 +172,7 @@ def value_text(value: Value, limit: int = 60) -> str:
         return show_literal(f"{opening}{inner}{closing}")
     if view.type.startswith("numpy.ndarray"):
         return show(view.type, limit)
-    return f"{show(view.type, limit)}, {plural(count, 'item')}"
+    return f"{show(view.type, limit)}, {counted_noun(count, 'item')}"
 
 
 ROWS = 40
@@ -181,7 +195,7 @@ def tensor_lines(
     The state of an optimizer is one row. Where its section is asked for, its rows have the names of the parameters.
     """
     if rows < _FEW and not (everything or by_size) and depth is None:
-        return [[(f"… {plural(len(report.entries), 'tensor')} (--all, --depth N)", "dim")]]
+        return [[(f"… {counted_noun(len(report.entries), 'tensor')} (--all, --depth N)", "dim")]]
     tree = leaves_of(report, everything or by_size)
     table = _Table(tree)
     rest = 0
@@ -195,7 +209,7 @@ def tensor_lines(
             table.add(name, Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes))
     else:
         room = max(rows - 1 - len(tree.optimizers), 2)
-        opened = _opened(fold(tree.names, tree.leaves), depth, room)
+        opened = _open_lines(fold(tree.names, tree.leaves), depth, room)
         if depth is None and len(opened) > room:
             rest = len(opened) - room + 1
             opened = opened[: room - 1]
@@ -212,7 +226,7 @@ def tensor_lines(
     return out
 
 
-def _opened(folds: tuple[Fold, ...], depth: int | None, room: int) -> list[Opened]:
+def _open_lines(folds: tuple[Fold, ...], depth: int | None, room: int) -> list[Opened]:
     opened = lines(folds, depth, room)
     if depth is not None or len(opened) >= min(_FEW, room) or not any(line.shut for line in opened):
         return opened
@@ -233,7 +247,7 @@ class _Table:
     def add(self, label: str, fold_: Fold, *, shut: bool = False) -> None:
         shape, dtype, device = self._looks[fold_.look] if isinstance(fold_.look, int) else ("", "", "")
         if fold_.children:
-            shape = plural(fold_.tensors, "tensor") if shut else ""
+            shape = counted_noun(fold_.tensors, "tensor") if shut else ""
             dtype, device = (dtype, device) if shut else ("", "")
         self._rows.append((label, shape, dtype, device, fold_.numel, fold_.nbytes, bool(fold_.children)))
 
@@ -242,7 +256,9 @@ class _Table:
         is_mixed = [len({look[i] for look in self._looks} - {""}) > 1 for i in (1, 2)]
         rows = list(self._rows)
         for name, tensors, numel, nbytes in optimizers:
-            rows.append((show(name, None), f"… {plural(tensors, 'tensor')}", "", "", numel, nbytes, True))
+            rows.append(
+                (show(name, None), f"… {counted_noun(tensors, 'tensor')}", "", "", numel, nbytes, True)
+            )
         mixed = [Column(name) for name, shown in zip(("DTYPE", "DEVICE"), is_mixed, strict=True) if shown]
         heads = [Column("NAME", gives_way=True), Column("SHAPE"), *mixed]
         heads += [Column("NUMEL", right=True), Column("SIZE", right=True)]
@@ -250,7 +266,7 @@ class _Table:
         for label, shape, dtype, device, numel, nbytes, _ in rows:
             middle = [text for text, shown in zip((dtype, show(device, 20)), is_mixed, strict=True) if shown]
             table.append([label, shape, *middle, count_text(numel), size_text(nbytes)])
-        out = columns(heads, table, width=width)
+        out = column_lines(heads, table, width=width)
         for line, row in zip(out[1:], rows, strict=True):
             if row[-1]:
                 line[0] = (line[0][0], "group")

@@ -11,7 +11,7 @@ from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
 from ckpt.commands.inspect.tables import ROWS, import_table, tensor_lines, value_table, value_text
 from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
-from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
@@ -23,12 +23,12 @@ from ckpt.model.tensors import Composite, Tensor, blocks_in, sharding_of
 from ckpt.model.text import (
     and_more,
     count_text,
-    folded,
-    listed,
-    percent,
-    plural,
+    counted_noun,
+    percent_text,
     show,
+    show_folded_names,
     show_literal,
+    show_names,
     size_text,
 )
 from ckpt.pickle.judge.known import is_own
@@ -37,13 +37,13 @@ from ckpt.surface.text.lines import (
     cells,
     cut,
     findings_lines,
-    flowed,
+    flowing_lines,
     follow_lines,
+    hanging_lines,
     height_of,
-    hung,
     pasted_line,
-    safe,
-    shortened,
+    safe_sentence,
+    shorten_name,
 )
 from ckpt.tree.find import REGISTERED, is_metadata
 from ckpt.tree.literals import scalar_text
@@ -91,8 +91,8 @@ def inspect_lines(
 ) -> list[Line]:
     """The report as a person reads it. The table is cut to the rows left on a screen of `height` rows."""
     shown = report if everything or report.quantised is None else report.quantised.shown or report
-    out = [*calls(report, width), *headline(report, width, shown), *part_lines(report, width)]
-    findings = _findings(report, width)
+    out = [*call_lines(report, width), *headline_lines(report, width, shown), *part_lines(report, width)]
+    findings = _finding_lines(report, width)
     if findings:
         out += [[], *findings]
     if shown.entries:
@@ -104,7 +104,7 @@ def inspect_lines(
     return out
 
 
-def _findings(report: Inspection, width: int | None) -> list[Line]:
+def _finding_lines(report: Inspection, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
     ways = {finding.hint for finding in report.findings if finding.code in _RUNS and finding.hint is not None}
@@ -130,7 +130,7 @@ _RUNS = ("called-on-load", "code-inside", "out-of-bounds")
 """Findings that stand above everything else."""
 
 
-def calls(report: Inspection, width: int | None = None) -> list[Line]:
+def call_lines(report: Inspection, width: int | None = None) -> list[Line]:
     """Return what loading would run, and the command that gets the weights out.
 
     These lines stand above everything else.
@@ -138,10 +138,10 @@ def calls(report: Inspection, width: int | None = None) -> list[Line]:
     out: list[Line] = []
     dangers = [finding for finding in report.findings if finding.code in _RUNS]
     for number, finding in enumerate(dangers, 1):
-        text = safe(finding.message)
+        text = safe_sentence(finding.message)
         danger, text = text.startswith("DANGER: "), text.removeprefix("DANGER: ")
         word = "DANGER" if danger else f"! {finding.code}"
-        out += hung([(f"{word}  ", "error")], text, width, 8, "error")
+        out += hanging_lines([(f"{word}  ", "error")], text, width, 8, "error")
         if number < len(dangers):
             finding = finding._replace(hint=None)
             if danger:
@@ -150,14 +150,18 @@ def calls(report: Inspection, width: int | None = None) -> list[Line]:
     return out
 
 
-def headline(report: Inspection, width: int | None = None, shown: Inspection | None = None) -> list[Line]:
+def headline_lines(
+    report: Inspection, width: int | None = None, shown: Inspection | None = None
+) -> list[Line]:
     """The first line: what the file is; broken to fit `width`. `shown` has other tensors, which are counted."""
     quantised = report.quantised
     report = shown or report
     checkpoint, rows = report.checkpoint, report.entries
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
-        text += f", {plural(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
+        text += (
+            f", {counted_noun(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
+        )
     pieces = [text]
     if checkpoint.byteorder == "big":
         pieces.append("big-endian")
@@ -167,32 +171,32 @@ def headline(report: Inspection, width: int | None = None, shown: Inspection | N
     if report.selected:
         here = {row.position for row in report.rows}
         chosen, unknown = ([index for index in indices if index in here] for indices in (chosen, unknown))
-        pieces.append(f"{plural(len(rows), 'tensor')} selected")
+        pieces.append(f"{counted_noun(len(rows), 'tensor')} selected")
     else:
         pieces.append(size_text(checkpoint.nbytes))
         if not any(part.path for part in report.sections) or not rows:
-            pieces.append(plural(len(rows), "tensor"))
+            pieces.append(counted_noun(len(rows), "tensor"))
     if chosen:
-        pieces.append(_counted(report.survey.count_elements(chosen), "parameter"))
+        pieces.append(_counted_noun(report.survey.count_elements(chosen), "parameter"))
         count = report.survey.count_elements(unknown)
         pieces += [f"{count_text(count)} unknown"] if count else []
     elif rows:
-        pieces.append(_counted(sum([tensor.numel for tensor in tensors]), "element"))
+        pieces.append(_counted_noun(sum([tensor.numel for tensor in tensors]), "element"))
     if report.selected and rows:
         pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
     counted = tensors if report.selected or not chosen else [every[i] for i in report.survey.weight_indices]
-    dtypes = _dtypes(counted, with_parts=not report.selected)
+    dtypes = _dtype_names(counted, with_parts=not report.selected)
     if blocks_in(dict.fromkeys(counted)):
         pieces += _shares(counted)
     elif dtypes:
         pieces.append(and_more(dtypes, 3))
     if quantised is not None:
         pieces.append(quantised.text)
-    pieces += _places(report)
-    return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
+    pieces += _device_texts(report)
+    return flowing_lines([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
 
 
-def _dtypes(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
+def _dtype_names(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
     """Return the names of the dtypes of some tensors, the one with the most bytes first."""
     nbytes: Counter[str] = Counter()
     inner: dict[str, None] = {}
@@ -214,15 +218,15 @@ def _shares(tensors: Sequence[Tensor]) -> list[str]:
     whole = sum(numels.values())
     if not whole:
         return []
-    shares = [f"{name} {percent(numel, whole)}" for name, numel in numels.most_common()]
+    shares = [f"{name} {percent_text(numel, whole)}" for name, numel in numels.most_common()]
     return [and_more(shares, 3), f"{8 * nbytes / whole:.3g} bits per weight"]
 
 
-def _counted(count: int, noun: str) -> str:
+def _counted_noun(count: int, noun: str) -> str:
     return f"{count_text(count)} {noun if count == 1 else noun + 's'}"
 
 
-def _places(report: Inspection) -> list[str]:
+def _device_texts(report: Inspection) -> list[str]:
     """Return the devices on which the tensors are saved, the one with the most bytes first."""
     if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
         return []
@@ -254,9 +258,9 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
 
     The parts have lines only where there is more than the weights.
     """
-    sections = [] if report.selected else _sections(report)
-    labels = [shortened(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
-    sharded = _sharded(report)
+    sections = [] if report.selected else _section_rows(report)
+    labels = [shorten_name(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
+    sharded = _sharding_text(report)
     metadata = [] if report.selected else [value for value in report.values if is_metadata(value.path[:-1])]
     if all(value.path[-1] == "format" for value in metadata):  # every writer says pt
         metadata = []
@@ -266,30 +270,30 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     def head(label: str) -> Line:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
 
-    out = _loading(report, head("loads"), width)
+    out = _loading_lines(report, head("loads"), width)
     for label, (_, text, short) in zip(labels, sections, strict=False):
         fits = width is None or cells(text) + size + 4 <= width
-        out += hung(head(label), text if fits else short, width)
+        out += hanging_lines(head(label), text if fits else short, width)
     if len(sections) > _SECTIONS:
         out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
     if sharded:
-        out += hung(head("sharded"), sharded, width)
-    pieces = _pieces(report)
+        out += hanging_lines(head("sharded"), sharded, width)
+    pieces = _pieces_text(report)
     if pieces:
-        out += hung(head("rank"), pieces, width)
-    values = _values(report)
+        out += hanging_lines(head("rank"), pieces, width)
+    values = _value_texts(report)
     if values:
-        out += flowed(head("values"), values, width)
+        out += flowing_lines(head("values"), values, width)
     if metadata:
-        out += flowed(head("metadata"), metadata_pieces(metadata), width)
+        out += flowing_lines(head("metadata"), metadata_pieces(metadata), width)
     if report.card is not None and not report.selected:
-        out += flowed(head("card"), card_pieces(report.card), width)
+        out += flowing_lines(head("card"), card_pieces(report.card), width)
     for name, device, kind in report.hidden_devices[:3]:
         text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
-        out += hung(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
+        out += hanging_lines(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
     if len(report.hidden_devices) > 3:
-        rest = plural(len(report.hidden_devices) - 3, "more device")
-        out += hung(head(""), f"… {rest} in values (--json)", width, style="dim")
+        rest = counted_noun(len(report.hidden_devices) - 3, "more device")
+        out += hanging_lines(head(""), f"… {rest} in values (--json)", width, style="dim")
     names = [] if report.selected else names_of(report.entries)
     layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
     texts: tuple[str, ...] = ()
@@ -298,19 +302,21 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     elif report.described is not None:
         texts = report.described.texts
     elif layers:
-        texts = (f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}",)
+        texts = (
+            f"changes {counted_noun(len(layers), 'layer')} of the base model: {show_folded_names(layers, 6)}",
+        )
     if report.described is not None and report.described.fit_text:
         texts = (*texts, report.described.fit_text)
     for row, text in enumerate(texts):
-        out += hung(head("" if row else "LoRA"), text, width)
+        out += hanging_lines(head("" if row else "LoRA"), text, width)
     lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
     if lazy:
-        text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
-        out += hung(head("lazy"), text, width)
+        text = f"uninitialized, for their lazy modules have not run: {show_folded_names(lazy, 6)}"
+        out += hanging_lines(head("lazy"), text, width)
     return out
 
 
-def _pieces(report: Inspection) -> str:
+def _pieces_text(report: Inspection) -> str:
     """Return the rank and mesh that wrote a file of parts of tensors, and how they are cut."""
     pieces = [
         tensor.piece
@@ -318,7 +324,7 @@ def _pieces(report: Inspection) -> str:
         if isinstance(tensor, Composite) and tensor.piece is not None
     ]
     if not pieces:
-        return _shards(report)
+        return _shards_text(report)
     ranks = {piece.rank for piece in pieces}
     meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
     rank = next(iter(ranks)) if len(ranks) == 1 else None
@@ -329,12 +335,12 @@ def _pieces(report: Inspection) -> str:
         if piece.is_cut:
             text = ", ".join(placement.text for placement in piece.placements)
             cut[text] = cut.get(text, 0) + 1
-    how = and_more([f"{plural(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
-    whole = f"; {plural(len(report.entries) - sum(cut.values()), 'tensor')} whole"
+    how = and_more([f"{counted_noun(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
+    whole = f"; {counted_noun(len(report.entries) - sum(cut.values()), 'tensor')} whole"
     return f"{whose} of {mesh}; parts of {how}{whole}" if cut else f"{whose} of {mesh}{whole}"
 
 
-def _shards(report: Inspection) -> str:
+def _shards_text(report: Inspection) -> str:
     """Return the rank that wrote a file of tensors that are shards of FSDP 1."""
     shards = [
         tensor.shards
@@ -347,10 +353,10 @@ def _shards(report: Inspection) -> str:
     rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
     whose = "not recorded" if rank is None else f"{rank} of {world} ranks" if world else str(rank)
     whole = len(report.entries) - len(shards)
-    return f"{whose}; shards of {plural(len(shards), 'tensor')}; {plural(whole, 'tensor')} whole"
+    return f"{whose}; shards of {counted_noun(len(shards), 'tensor')}; {counted_noun(whole, 'tensor')} whole"
 
 
-def _sharded(report: Inspection) -> str:
+def _sharding_text(report: Inspection) -> str:
     """Return how many tensors are cut, along which dimensions, and into how many parts."""
     places = [storage.place for storage in set(looks(report.checkpoint.storages))]
     if not any(place.grid for place in places if place is not None):
@@ -366,10 +372,10 @@ def _sharded(report: Inspection) -> str:
     parts = (
         f"{most:,} parts" if all(sharding.parts == most for sharding in every) else f"up to {most:,} parts"
     )
-    return f"{len(every):,} of {plural(len(report.entries), 'tensor')} along {along}, in {parts}"
+    return f"{len(every):,} of {counted_noun(len(report.entries), 'tensor')} along {along}, in {parts}"
 
 
-def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
+def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Line]:
     """Return whether loading is safe, and the expression that does it on a line of its own, to paste.
 
     Where torch must trust the file, the command that makes a file without code comes first.
@@ -382,30 +388,32 @@ def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
         note, needed = load.note or "", NEEDED.format(reasons)
         is_flag = note.startswith(needed)
         how = f", with weights_only=False{note.removeprefix(needed)}" if is_flag else f" ({note})"
-        trust = f"or, only if you trust its author{safe(how)}:"
+        trust = f"or, only if you trust its author{safe_sentence(how)}:"
         return [
-            *hung(head, f"weights_only refuses {safe(reasons)}. {advice}:", width),
+            *hanging_lines(head, f"weights_only refuses {safe_sentence(reasons)}. {advice}:", width),
             pasted_line(way.command, width, indent),
-            *hung([(" " * indent, "")], trust, width),
+            *hanging_lines([(" " * indent, "")], trust, width),
             pasted_line(load.expression, width, indent),
         ]
     if load.expression is None:
         runs = any(row.code == "code-inside" for row in report.findings)
         runs = runs or any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
-        reason = safe(load.reason or "")
+        reason = safe_sentence(load.reason or "")
         if runs and reason.startswith(("loading this file runs ", "loading it runs ")):
             reason = "do not load it"  # DANGER stands above, with the call
-        out = hung(head, reason, width, style="error" if runs else "warning")
+        out = hanging_lines(head, reason, width, style="error" if runs else "warning")
     else:
-        verdict = _verdict(report)
-        out = hung(head, verdict, width, style="good" if verdict.startswith("safe") else "")
+        verdict = _verdict_text(report)
+        out = hanging_lines(head, verdict, width, style="good" if verdict.startswith("safe") else "")
         if load.model is not None:
             out += [pasted_line(load.model, width, indent), [(" " * indent + "or its tensors alone:", "")]]
         out.append(pasted_line(load.expression, width, indent))
     if way is None:
         return out
     if way.command is None:
-        return out + (hung([(" " * indent, "")], safe(way.reason), width) if way.reason else [])
+        return out + (
+            hanging_lines([(" " * indent, "")], safe_sentence(way.reason), width) if way.reason else []
+        )
     if any(finding.hint == way.command for finding in report.findings):
         return out  # said by the finding
     if way.keeps == "weights":
@@ -413,9 +421,9 @@ def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
     return [*out, pasted_line(way.command, width, indent)]
 
 
-def _verdict(report: Inspection) -> str:
+def _verdict_text(report: Inspection) -> str:
     """Return how the expression loads the file: what it needs, or why nothing can happen."""
-    checkpoint, note = report.checkpoint, safe(report.load.note or "")
+    checkpoint, note = report.checkpoint, safe_sentence(report.load.note or "")
     if note:
         is_told = any(finding.code == "weights-only" for finding in report.findings)
         if is_told and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
@@ -431,7 +439,7 @@ def _verdict(report: Inspection) -> str:
     return "with"
 
 
-def _sections(report: Inspection) -> list[tuple[str, str, str]]:
+def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
     """The name of each section below the root, what it holds, and the same without the steps of an optimizer; loose
     tensors under one key are one.
     """
@@ -455,17 +463,19 @@ def _sections(report: Inspection) -> list[tuple[str, str, str]]:
         uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
         use = uses[0] if uses and uses[0].steps else None
         texts = [
-            _part(parts, prefixes.get(name, []), gradient_use, lost) if record is None else _snapshot(record)
+            _part_text(parts, prefixes.get(name, []), gradient_use, lost)
+            if record is None
+            else _snapshot_text(record)
             for gradient_use in (use, use if use and use.is_before else None)
         ]
         out.append((name, label + texts[0], label + texts[1]))
     if empty:
-        also = f"{listed(empty, 6, 40)} (no tensors)"
+        also = f"{show_names(empty, 6, 40)} (no tensors)"
         out.append(("also", also, also))
     return out
 
 
-def _part(
+def _part_text(
     parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse | None, lost: Sequence[str] = ()
 ) -> str:
     """A part in one line. `lost` are the names of values that the checkpoint lacks."""
@@ -473,24 +483,24 @@ def _part(
     tensors = sum(section.tensors for section in parts)
     nbytes = sum(section.nbytes for section in parts)
     if part.kind == "optimizer":
-        facts = optimizer(part)
+        facts = optimizer_facts(part)
         if facts is None:
-            return f"{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+            return f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
         nothing = "no state yet" if facts.has_begun else "no step taken yet"
         kind = nothing if not facts.with_state else facts.family or "with state"
         verb = "has" if facts.parameters == 1 else "have"
         below = f"{part.name}.param_groups." if part.name else "param_groups."
         gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
-        count = plural(facts.parameters, "parameter")
+        count = counted_noun(facts.parameters, "parameter")
         if "params" in gone:
-            count = f"at least {plural(max(facts.parameters, facts.with_state), 'parameter')}"
+            count = f"at least {counted_noun(max(facts.parameters, facts.with_state), 'parameter')}"
         text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
         if (
             not facts.parameters and facts.with_state and "params" not in gone
         ):  # Megatron keeps the parameters' states elsewhere
             text = f"{kind}, of no parameters"
         if facts.family == "LBFGS":  # keeps all of it under its first parameter
-            text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
+            text = f"LBFGS, one state for {counted_noun(facts.parameters, 'parameter')}"
         if facts.is_plain_sgd:
             text = f"SGD without momentum, which keeps no state, {count}"
         text += f", {size_text(nbytes)}" if nbytes else ""
@@ -505,7 +515,7 @@ def _part(
         text += ", 1 step with zero moments, as before the first" if use is not None and use.is_before else ""
         return text
     prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
-    text = f"{prefix_text}{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+    text = f"{prefix_text}{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
     if part.kind in ("model", "ema"):
         text += "" if part.path else ", at the root"
         for prefix in prefixes[:3]:
@@ -514,7 +524,7 @@ def _part(
     return text
 
 
-def _snapshot(record: ModelRecord) -> str:
+def _snapshot_text(record: ModelRecord) -> str:
     """Return the module, devices, rank and gradients of a snapshot, and the names that it left out."""
     text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
     if record.wrappers:
@@ -525,7 +535,7 @@ def _snapshot(record: ModelRecord) -> str:
         text += f", rank {record.rank} of {record.world_size}"
     numbered = record.numbered
     had = sum(record.tensors[name].gradient is not None for name in numbered)
-    text += f", {had:,} of {plural(len(numbered), 'parameter')} had a gradient"
+    text += f", {had:,} of {counted_noun(len(numbered), 'parameter')} had a gradient"
     return text + (
         f", left out: {', '.join(show(name, 40) for name, _ in record.left_out[:4])}"
         if record.left_out
@@ -538,12 +548,12 @@ def begin_text(prefix: str) -> str:
     return f"contain {prefix.removeprefix('*')}" if prefix.startswith("*") else f"begin with {prefix}"
 
 
-def _fact(node: Node) -> str:
+def _fact_text(node: Node) -> str:
     """A value that a document of a folder says of all of it."""
     return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 100)
 
 
-def _values(report: Inspection) -> list[str]:
+def _value_texts(report: Inspection) -> list[str]:
     """The values outside of the sections, one piece a top-level key."""
     if report.selected:
         return []
@@ -552,7 +562,7 @@ def _values(report: Inspection) -> list[str]:
     covered = {part.path for part in report.sections if part.path}
     depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}
-    facts = [f"{label} {_fact(node)}" for label, node in report.checkpoint.facts]
+    facts = [f"{label} {_fact_text(node)}" for label, node in report.checkpoint.facts]
     pieces: list[str] = []
     for value in report.checkpoint.values:
         if not value.path:
@@ -570,7 +580,7 @@ def _values(report: Inspection) -> list[str]:
         name = show(str(key), 40)
         if is_metadata(values[0].path) and len(values[0].path) > 1:
             continue  # has a line of its own
-        text = value_text(values[0]) if len(values[0].path) == 1 else plural(len(values), "value")
+        text = value_text(values[0]) if len(values[0].path) == 1 else counted_noun(len(values), "value")
         counters = counters_below(values) if len(values[0].path) > 1 else ""
         pieces.append(f"{name} {text}" + (f" ({counters})" if counters else ""))
     if len(pieces) > _VALUES:

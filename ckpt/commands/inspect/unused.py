@@ -12,7 +12,7 @@ from ckpt.evidence.roles import RecordMatch
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.findings import Finding, Level
-from ckpt.model.text import and_more, folded, listed, plural, show
+from ckpt.model.text import and_more, counted_noun, show, show_folded_names, show_names
 
 UNUSED = "Not used in forward, outside the loss, or detached."
 """The reason why a parameter gets no gradient, as far as files can tell."""
@@ -21,12 +21,12 @@ UNLESS_FROZEN = 'Unless frozen, DDP stops: "Expected to have finished reduction"
 """The consequence if files cannot tell unused parameters from frozen ones."""
 
 
-def findings(survey: Survey) -> Iterable[Finding]:
+def unused_findings(survey: Survey) -> Iterable[Finding]:
     """Report the parameters that never, or not always, had a gradient, as far as the file knows."""
     none: tuple[int, ...] = ()
     if survey.record is not None:
         none = without_gradient(survey.record)
-        yield from _recorded(survey, survey.record, none)
+        yield from _recorded_findings(survey, survey.record, none)
     mixed = survey.mixed
     for use in survey.uses:
         yield from _by_state(survey, use, none, frozenset() if mixed is None else mixed.steps)
@@ -34,7 +34,7 @@ def findings(survey: Survey) -> Iterable[Finding]:
         yield Finding("mixed-steps", mixed.text)
 
 
-def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iterable[Finding]:
+def _recorded_findings(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iterable[Finding]:
     """Parameters that had no gradient when a snapshot was taken."""
     held = {
         index
@@ -46,7 +46,7 @@ def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iter
     earlier = [index for index in none if index in held]
     never = [index for index in none if index not in held]
     if never:
-        text, names = _text(survey, match.section, never)
+        text, names = _tensors_text(survey, match.section, never)
         before = {use.match.indices[number] for use in survey.uses for number in use.never}
         also = ", and never before" if before.issuperset(never) else ""
         yield Finding(
@@ -62,11 +62,11 @@ def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iter
         if name in match.indices and match.record.tensors[name].gradient == 0
     ]
     if zero:
-        text, names = _text(survey, match.section, zero)
+        text, names = _tensors_text(survey, match.section, zero)
         message = f"{text} had a gradient of zero when the snapshot was taken."
         yield Finding("zero-gradient", message, names, consequence=_NO_STOP)
     if earlier:
-        text, names = _text(survey, match.section, earlier)
+        text, names = _tensors_text(survey, match.section, earlier)
         yield Finding(
             "sometimes-unused",
             f"{text} had no gradient when the snapshot was taken, but had one in an earlier step.",
@@ -92,7 +92,7 @@ def _by_state(
     name = use.match.optimizer.name
     which = "the optimizer" if name in ("", "optimizer") else show(name, 60)
     if never and not (match is not None and match.record.has_gradients):
-        text, names = _of(survey, use, never)
+        text, names = _parameters_text(survey, use, never)
         level: Level | None = None
         message = f"{text} never had a gradient in {which}."
         if match is None:
@@ -103,63 +103,61 @@ def _by_state(
             follows, level = f"{UNUSED} {STOPS}", "warning"
         yield Finding("unused", message, names, raised=level, consequence=follows)
     # A resume makes state with a counter of 1; a counter of more was made by steps.
-    yield from _zeros(survey, use, [row for row in zero if row[1] > 1], which)
+    yield from _zero_findings(survey, use, [row for row in zero if row[1] > 1], which)
     resumed = [row for row in zero if row[1] <= 1]
     if resumed:
-        text, names = _of(survey, use, [number for number, _ in resumed])
-        message = (
-            f"{text} had no gradient but zeros in {which}: {_took(resumed, use)}, and all moments are zero."
-        )
+        text, names = _parameters_text(survey, use, [number for number, _ in resumed])
+        message = f"{text} had no gradient but zeros in {which}: {_steps_text(resumed, use)}, and all moments are zero."
         follows = f"A resume makes such state without a gradient. {UNLESS_FROZEN}"
         yield Finding("unused", message, names, consequence=follows)
     if lagging:
-        text, names = _of(survey, use, [number for number, _ in lagging])
+        text, names = _parameters_text(survey, use, [number for number, _ in lagging])
         reason = f"Sometimes there was no gradient, {which} got them later, or their state began anew."
-        yield Finding("sometimes-unused", f"{text} took {_took(lagging, use)}.", names, consequence=reason)
+        yield Finding(
+            "sometimes-unused", f"{text} took {_steps_text(lagging, use)}.", names, consequence=reason
+        )
 
 
 _NO_STOP = "DDP does not stop on a gradient of zero. Its output is multiplied by zero, or masked."
 
 
-def _zeros(
+def _zero_findings(
     survey: Survey, use: GradientUse, rows: Sequence[tuple[int, float]], which: str
 ) -> Iterable[Finding]:
     """Parameters whose moments are zero after several steps: each of their gradients was zero."""
     if rows:
-        text, names = _of(survey, use, [number for number, _ in rows])
-        message = (
-            f"{text} had gradients of zero only in {which}: {_took(rows, use)}, and all moments are zero."
-        )
+        text, names = _parameters_text(survey, use, [number for number, _ in rows])
+        message = f"{text} had gradients of zero only in {which}: {_steps_text(rows, use)}, and all moments are zero."
         yield Finding("zero-gradient", message, names, consequence=_NO_STOP)
 
 
-def _took(rows: Sequence[tuple[int, float]], use: GradientUse) -> str:
+def _steps_text(rows: Sequence[tuple[int, float]], use: GradientUse) -> str:
     """`3 of 5 steps`, or a range of them."""
     steps = sorted({step for _, step in rows})
     took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
     return f"{took} of {use.steps:,.0f} steps"
 
 
-def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
+def _parameters_text(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
     """Parameters of an optimizer as text, by their names where these are known, and all of the names."""
     indices, unknown = known_indices(use, numbers)
     named = [str(slot.name) for slot in map(use.match.slots.__getitem__, numbers) if slot.name]
     if not use.match.models and len(named) == len(numbers):  # the model is not in this file
-        return f"{folded(named)} ({plural(len(named), 'parameter')})", ()
+        return f"{show_folded_names(named)} ({counted_noun(len(named), 'parameter')})", ()
     other = ""
     if unknown:
         unnamed = [number for number in numbers if use.match.indices[number] is None]
-        among = _among(use, unnamed)
+        among = _candidate_indices(use, unnamed)
         if len(among) == len(unnamed) and not among.intersection(indices):  # which is which does not matter
-            return _text(survey, use.match.model, sorted(among.union(indices)))
-        other = f"{plural(unknown, 'unknown parameter')} ({_candidates(survey, use, unnamed)})"
-    return _text(survey, use.match.model, indices, other)
+            return _tensors_text(survey, use.match.model, sorted(among.union(indices)))
+        other = f"{counted_noun(unknown, 'unknown parameter')} ({_candidates_text(survey, use, unnamed)})"
+    return _tensors_text(survey, use.match.model, indices, other)
 
 
-def _candidates(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str:
+def _candidates_text(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str:
     """Name the tensors that unknown parameters can be, else their numbers in the optimizer."""
     match = use.match
-    indices = sorted(_among(use, numbers))
+    indices = sorted(_candidate_indices(use, numbers))
     if not match.models or not indices:
         which = "number" if len(numbers) == 1 else "numbers"
         return f"{which} {and_more([str(number) for number in numbers], 8)} in the optimizer"
@@ -167,17 +165,17 @@ def _candidates(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str
         match.model.relative(survey.tensors[index].name) if match.model else survey.tensors[index].name
         for index in indices
     ]
-    return f"{'one' if len(numbers) == 1 else len(numbers)} of {folded(names)}"
+    return f"{'one' if len(numbers) == 1 else len(numbers)} of {show_folded_names(names)}"
 
 
-def _among(use: GradientUse, numbers: Sequence[int]) -> set[int]:
+def _candidate_indices(use: GradientUse, numbers: Sequence[int]) -> set[int]:
     """The indices of the tensors that some parameters can be; empty where the file does not say it of each."""
     match = use.match
     possible = [match.candidates[number] for number in numbers] if match.candidates else []
     return {index for candidates in possible for index in candidates} if all(possible) else set()
 
 
-def _text(
+def _tensors_text(
     survey: Survey, model: Section | None, indices: Sequence[int], other: str = ""
 ) -> tuple[str, tuple[str, ...]]:
     """`fc3.{weight,bias} (2 parameters, 330 elements)`, with what cannot be named, and all of the names.
@@ -186,10 +184,10 @@ def _text(
     """
     names = tuple(survey.tensors[index].name for index in indices)
     inside = model if len(survey.models) == 1 else None
-    text = folded([inside.relative(name) if inside else name for name in names])
+    text = show_folded_names([inside.relative(name) if inside else name for name in names])
     text += f"{' and ' if text and other else ''}{other}"
     if names:
-        text += f" ({plural(len(names), 'parameter')})"
+        text += f" ({counted_noun(len(names), 'parameter')})"
     return text, names
 
 
@@ -199,11 +197,11 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     if lost:
         kinds = {row.kind for row in lost}
         noun = "module" if kinds == {"module"} else "Parameter" if kinds == {"parameter"} else "object"
-        count = plural(sum(row.parameters for row in lost), "parameter")
+        count = counted_noun(sum(row.parameters for row in lost), "parameter")
         instead = "nn.ParameterList" if kinds == {"parameter"} else "nn.ModuleList or nn.ModuleDict"
         yield Finding(
             "list-modules",
-            f"{_place(lost)} are not registered ({plural(len(lost), noun)}, {count}).",
+            f"{_places_text(lost)} are not registered ({counted_noun(len(lost), noun)}, {count}).",
             where=tuple(row.place for row in lost),
             consequence="state_dict, .to(), the optimizer and DataParallel miss"
             f" {'it' if len(lost) == 1 else 'them'}. Use {instead}.",
@@ -212,17 +210,17 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     if again:
         yield Finding(
             "list-modules",
-            f"{_place(again)} are registered as {_known(again)} too.",
+            f"{_places_text(again)} are registered as {_registered_text(again)} too.",
             where=tuple(row.place for row in again),
             consequence="Replicas of DataParallel fail: the list holds the modules of device 0.",
         )
 
 
-def _known(rows: Sequence[LooseModule]) -> str:
-    return listed([str(row.registered) for row in rows], limit=60)
+def _registered_text(rows: Sequence[LooseModule]) -> str:
+    return show_names([str(row.registered) for row in rows], limit=60)
 
 
-def _place(rows: Sequence[LooseModule]) -> str:
+def _places_text(rows: Sequence[LooseModule]) -> str:
     """`cells[0..3] (Linear)`: places, numbered runs in one, with the classes."""
     runs: dict[tuple[str, str], list[int]] = {}
     for row in rows:

@@ -21,7 +21,7 @@ from ckpt.surface.api.handle import read
 from ckpt.surface.api.keywords import Path, Texts, gate_of, limits_only, several_of, text_only
 from ckpt.surface.api.opening import path_of
 from ckpt.surface.api.progress import Progress
-from ckpt.surface.api.walk import Found, found, is_concern, many, parted
+from ckpt.surface.api.walk import Found, choose_executor, found, is_concern, split_items
 
 if TYPE_CHECKING:
     from ckpt.model.findings import Plan
@@ -32,12 +32,12 @@ _ORDERS: dict[str, Callable[[LsRow], tuple[int, ...]] | None] = {
     "name": None,
     "size": lambda row: (-row.nbytes,),
     "params": lambda row: (-row.parameters - row.unknown,),
-    "findings": lambda row: _worst(row),
+    "findings": lambda row: _severity_key(row),
 }
 """Words of `--sort` -> the key of a row: the largest first. Equal rows stay in the order of their names."""
 
 
-def _worst(row: LsRow) -> tuple[int, int, int]:
+def _severity_key(row: LsRow) -> tuple[int, int, int]:
     """Return the sort key of a row: files that run code come first, unreadable files last.
 
     Between them the most serious finding decides, then how many codes there are.
@@ -128,23 +128,25 @@ class Listing:
     ) -> None:
         """Add the open checkpoints, and what the paths lead to. `skip` gets each path that is not looked at, and why."""
         for checkpoint in self._open:
-            self._add(self._looking.row(checkpoint.survey))
-        items, self._others = parted(found(self._paths, plugins=self._looking.plugins))
+            self._add_row(self._looking.row(checkpoint.survey))
+        items, self._others = split_items(found(self._paths, plugins=self._looking.plugins))
         self._skipped = [(item.path, item.skipped) for item in items if item.skipped is not None]
         if skip is not None:
             for path, why in self._skipped:
                 skip(path, why)
         items = [item for item in items if item.skipped is None]
-        tasks = [Task(_row, (item, self._looking)) for item in items]
-        for number, (item, row) in enumerate(zip(items, many(tasks, jobs).each(tasks), strict=True), 1):
+        tasks = [Task(_file_row, (item, self._looking)) for item in items]
+        for number, (item, row) in enumerate(
+            zip(items, choose_executor(tasks, jobs).each(tasks), strict=True), 1
+        ):
             if progress is not None:
                 progress(number, len(items))
             if row is None:
                 self._others.append(item.path)
             else:
-                self._add(row)
+                self._add_row(row)
 
-    def _add(self, row: LsRow) -> None:
+    def _add_row(self, row: LsRow) -> None:
         self._rows.append(row._replace(findings=self._gate.rules.kept(row.findings)))
 
 
@@ -172,7 +174,7 @@ class Looking(NamedTuple):
         return row
 
 
-def _row(item: Found, looking: Looking) -> LsRow | None:
+def _file_row(item: Found, looking: Looking) -> LsRow | None:
     """Return the row of one file, or None for a file in a folder that is no checkpoint."""
     if item.error is not None:
         return LsRow(item.path, error=item.error.failure(item.path))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ckpt.commands.ls.api import Listing
 from ckpt.commands.ls.ls import LsReport
-from ckpt.commands.ls.text import gate_hint, ls_lines, ls_table, summary
+from ckpt.commands.ls.text import gate_hint, ls_lines, ls_table, summary_text
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import Gate, Rules
 from ckpt.model.limits import Limits
@@ -63,10 +63,10 @@ def command(
     )
 
     def write() -> None:
-        _write(listing.report, names, json=json, tsv=tsv, table=table, header=header)
+        _write_report(listing.report, names, json=json, tsv=tsv, table=table, header=header)
 
     try:
-        _read(listing, jobs)
+        _read_listing(listing, jobs)
     except Signal:  # who interrupts sees the rows so far
         write()
         sys.stdout.flush()
@@ -77,7 +77,7 @@ def command(
     write()
     if others:
         output.list_others(report.others)
-    output.conclude(summary(report.rows, report.others), gate_hint(report.rows, names))
+    output.write_conclusion(summary_text(report.rows, report.others), gate_hint(report.rows, names))
     return report.exit_code
 
 
@@ -87,21 +87,21 @@ def show_folder(path: str, limits: Limits, *, json: bool) -> int:
     listing = Listing(
         [path], gate, "name", skip_unreadable=False, hints=json, limits=limits, plugins=plugins_allowed()
     )
-    _read(listing, None)
-    _write(listing.report, [path], json=json, tsv=False, table=None, header=True)
-    output.conclude(
-        summary(listing.report.rows, listing.report.others), gate_hint(listing.report.rows, [path])
+    _read_listing(listing, None)
+    _write_report(listing.report, [path], json=json, tsv=False, table=None, header=True)
+    output.write_conclusion(
+        summary_text(listing.report.rows, listing.report.others), gate_hint(listing.report.rows, [path])
     )
     return listing.report.exit_code
 
 
-def _read(listing: Listing, jobs: int | None) -> None:
+def _read_listing(listing: Listing, jobs: int | None) -> None:
     """Read the files of a listing, and name those that are not opened."""
-    with output.meter("reading", "files") as progress:
-        listing.read(jobs, progress, output.skip)
+    with output.progress_meter("reading", "files") as progress:
+        listing.read(jobs, progress, output.write_skipped)
 
 
-def _write(
+def _write_report(
     report: LsReport, names: Sequence[str], *, json: bool, tsv: bool, table: str | None, header: bool
 ) -> None:
     if json:
@@ -112,7 +112,7 @@ def _write(
     elif output.is_silent():
         for row in report.rows if report.exit_code == TROUBLE else ():
             if row.error is not None:
-                output.complain(output.unread(row.path, row.error))
+                output.write_complaint(output.unread_line(row.path, row.error))
     elif report.rows:
         folder = names[0] if len(names) == 1 and os.path.isdir(names[0]) else ""
         output.write_lines(ls_lines(report.rows, output.screen_width(), folder))

@@ -13,9 +13,9 @@ from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, looks_of
 from ckpt.model.errors import Failure
 from ckpt.model.findings import Finding, Gate, Plan
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, plural, show
+from ckpt.model.text import Json, counted_noun, show
 from ckpt.pickle.judge.known import is_own
 from ckpt.surface.reports import document_head, shown_as_html
 from ckpt.tree.find import counter, is_run_counter
@@ -67,9 +67,11 @@ class LsRow(NamedTuple):
 
     def __repr__(self) -> str:
         what = (
-            str(self.error) if self.error is not None else f"{self.format}, {plural(self.tensors, 'tensor')}"
+            str(self.error)
+            if self.error is not None
+            else f"{self.format}, {counted_noun(self.tensors, 'tensor')}"
         )
-        found = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
+        found = f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
         return f"<ckpt.LsRow {show(self.path)}: {show(what, 120)}{found}>"
 
     @property
@@ -104,7 +106,7 @@ def in_order(rows: Iterable[LsRow]) -> list[LsRow]:
     It stands behind the last numbered file of its folder that has reached no more, where all of those are in the order
     of what they record.
     """
-    out = sorted(rows, key=lambda row: natural(row.path))
+    out = sorted(rows, key=lambda row: natural_sort_key(row.path))
     folders: dict[str, list[int]] = {}
     for index, row in enumerate(out):
         folders.setdefault(os.path.dirname(row.path), []).append(index)
@@ -169,9 +171,9 @@ class LsReport(Sequence[LsRow]):
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 2 where a file cannot be read, 1 where the gate closes."""
-        return max(map(self._code, self.rows), default=0)
+        return max(map(self._row_code, self.rows), default=0)
 
-    def _code(self, row: LsRow) -> int:
+    def _row_code(self, row: LsRow) -> int:
         if row.error is not None:
             return 0 if self._skip_unreadable else 2
         return self._gate.code(row.findings)
@@ -183,7 +185,7 @@ class LsReport(Sequence[LsRow]):
     def __repr__(self) -> str:
         unread = sum(row.error is not None for row in self.rows)
         more = f", {unread:,} unreadable" if unread else ""
-        return f"<ckpt.LsReport: {plural(len(self.rows) - unread, 'checkpoint')}{more}>"
+        return f"<ckpt.LsReport: {counted_noun(len(self.rows) - unread, 'checkpoint')}{more}>"
 
 
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
@@ -209,7 +211,7 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
         survey.count_elements(survey.unknown),
         tuple(name for name, _ in dtypes.most_common()),
         tuple(name for name, _ in devices.most_common()),
-        _loads(survey),
+        _loading_word(survey),
         inspect(survey, plan=plan).findings,
         counters=tuple(counters_of(checkpoint)),
     )
@@ -228,7 +230,7 @@ _RUNS = ("code-inside", "unknown-import", "unknown-operator")
 """Notices of readers about what a load runs, or imports by a name that no pickle holds."""
 
 
-def _loads(survey: Survey) -> str:
+def _loading_word(survey: Survey) -> str:
     """Return what it takes to load the file: a word of a closed list, or `needs` and the author's package."""
     checkpoint = survey.checkpoint
     if checkpoint.account.has_noticed(*_RUNS):

@@ -6,19 +6,19 @@ import os
 from collections.abc import Sequence
 
 from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
-from ckpt.model.names import are_series, labels, pattern
-from ckpt.model.text import count_text, pasted_path, plural, show, show_literal, shown_apart, size_text
+from ckpt.model.names import are_series, pattern, short_labels
+from ckpt.model.text import count_text, counted_noun, pasted_path, show, show_literal, shown_apart, size_text
 from ckpt.surface.text.lines import (
     NAME,
     Column,
     Line,
     cells,
-    columns,
+    column_lines,
     cut,
-    flowed,
+    flowing_lines,
     given_up_lines,
-    narrowed,
-    wrapped,
+    narrow_columns,
+    wrap_text,
 )
 
 _COLUMNS = (
@@ -61,8 +61,8 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     """
     names = [os.path.relpath(row.path, folder) if folder else row.path for row in rows]
     shown = shown_apart(names)
-    table = [[name, *_cells(row)] for name, row in zip(shown, rows, strict=True)]
-    alike = _alike(rows, table)
+    table = [[name, *_row_cells(row)] for name, row in zip(shown, rows, strict=True)]
+    alike = _common_cells(rows, table)
     always = {0} if alike else {0, _LOADS, _FINDINGS}
     kept = [
         i for i in range(len(_COLUMNS)) if i not in alike and (i in always or any(row[i] for row in table))
@@ -70,10 +70,10 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     heads = [_COLUMNS[i] for i in kept]
     if width is not None:  # else no column is given up
         is_series = are_series(names)
-        widest = max(map(cells, labels(names) if is_series else shown), default=0)
+        widest = max(map(cells, short_labels(names) if is_series else shown), default=0)
         heads[0] = heads[0]._replace(least=min(widest, _LEAST_LABEL if is_series else _LEAST))
-    heads_shown, texts = narrowed(heads, [[row[i] for i in kept] for row in table], width)
-    out, is_short = _table(rows, heads_shown, texts, width)
+    heads_shown, texts = narrow_columns(heads, [[row[i] for i in kept] for row in table], width)
+    out, is_short = _table_lines(rows, heads_shown, texts, width)
     out += given_up_lines(heads, heads_shown, width)
     if not alike and not is_short:
         return out
@@ -83,15 +83,15 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     if width is not None:
         where = cut(where, min(max(NAME, width // 2), width))
     head: Line = [(f"{where or 'all'}   ", "head")]
-    return [*(flowed(head, list(dict.fromkeys(said)), width, 2) if where or said else []), *out]
+    return [*(flowing_lines(head, list(dict.fromkeys(said)), width, 2) if where or said else []), *out]
 
 
-def _alike(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
+def _common_cells(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
     """Return the columns in which all checkpoints have one cell, and that cell. Danger stays in its rows."""
     read = [cells for row, cells in zip(rows, table, strict=True) if row.error is None]
     if len(read) < _FEW:
         return {}
-    exact = [_exact(row) for row in rows if row.error is None]
+    exact = [_exact_values(row) for row in rows if row.error is None]
     return {
         i: text
         for i, ((text, *_), values) in enumerate(
@@ -101,14 +101,14 @@ def _alike(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, s
     }
 
 
-def _exact(row: LsRow) -> tuple[object, ...]:
+def _exact_values(row: LsRow) -> tuple[object, ...]:
     """The values behind the cells of a row, which may be rounded or cut."""
     counts = (row.highest("epoch"), row.highest("step"))
     sizes = (row.nbytes, (row.parameters, row.unknown))
     return row.path, *counts, row.format, *sizes, row.dtypes, row.devices, row.loads, row.codes
 
 
-def _table(
+def _table_lines(
     rows: Sequence[LsRow], heads: Sequence[Column], texts: Sequence[Sequence[str]], width: int | None
 ) -> tuple[list[Line], bool]:
     """Return the table, and a flag: names are shortened. The last column is broken at its blanks."""
@@ -121,7 +121,7 @@ def _table(
         least = min(max(cells(text) for text in (last.name, *findings)), last.least or 0)
         room = None if width is None else max(width - 2 - least, 0)
         title = [("  FINDINGS", "head")]
-    first, *lines = columns(heads, texts, width=room)
+    first, *lines = column_lines(heads, texts, width=room)
     is_short = any(line[0][0].rstrip() != row[0] for line, row in zip(lines, texts, strict=True))
     loads = next((i for i, head in enumerate(heads) if head.name == "LOADS"), None)
     out: list[Line] = [[*first, *title]]
@@ -135,13 +135,13 @@ def _table(
             out.append(line)
             continue
         indent = sum(cells(text) for text, _ in line) + 2
-        begin, *more = wrapped(cell, None if width is None else max(width - indent, least), 0)
+        begin, *more = wrap_text(cell, None if width is None else max(width - indent, least), 0)
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + text, "")] for text in more]
     return out, is_short
 
 
-def _cells(row: LsRow) -> list[str]:
+def _row_cells(row: LsRow) -> list[str]:
     """The cells of a row but for its name."""
     if row.error is not None:
         return [""] * (_LOADS - 1) + [UNREADABLE, ""]
@@ -150,12 +150,12 @@ def _cells(row: LsRow) -> list[str]:
         parameters = f"{count_text(row.parameters + row.unknown)}?"
     counts = (row.highest("epoch"), row.highest("step"))
     epoch, step = ("" if count is None else f"{count:,.15g}" for count in counts)
-    dtype, device = _first(row.dtypes), _first(row.devices)
+    dtype, device = _first_and_more(row.dtypes), _first_and_more(row.devices)
     size, loads, codes = size_text(row.nbytes), show(row.loads, 40), " ".join(row.codes)
     return [epoch, step, row.format, size, parameters, dtype, device, loads, codes]
 
 
-def _first(names: Sequence[str]) -> str:
+def _first_and_more(names: Sequence[str]) -> str:
     more = f" +{len(names) - 1}" if len(names) > 1 else ""
     return show(names[0], 20) + more if names else ""
 
@@ -170,13 +170,13 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     return f"ckpt lint {what} --level error"
 
 
-def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
+def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
     """Return the sum of the rows. `others` are the files of folders that are no checkpoint.
 
     It reads `3 checkpoints, 587 MiB · 1 runs code · 2 not looked at (--others)`.
     """
     read = [row for row in rows if row.error is None]
-    parts = [f"{plural(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]
+    parts = [f"{counted_noun(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]
     runs = sum(row.loads == RUNS_CODE for row in read)
     unread = len(rows) - len(read)
     parts += [f"{runs:,} {'runs' if runs == 1 else 'run'} code"] if runs else []
@@ -220,4 +220,4 @@ def html_ls(report: LsReport) -> str:
     rows = report.rows
     folders = {os.path.dirname(row.path) for row in rows}
     lines = ls_lines(rows, WIDTH, folders.pop() if len(folders) == 1 else "") if rows else []
-    return html_of([*lines, [(summary(rows), "head")]])
+    return html_of([*lines, [(summary_text(rows), "head")]])

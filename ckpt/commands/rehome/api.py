@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.surface.api.advice import SUFFIXES
-from ckpt.surface.api.keywords import Texts, text_only, texts
+from ckpt.surface.api.keywords import Texts, keyword_texts, text_only
 from ckpt.surface.api.opening import Input
-from ckpt.surface.api.rewriting import rewrite
+from ckpt.surface.api.rewriting import rewrite_checkpoint
 from ckpt.surface.api.writing import options_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ def rehome(
     from ckpt.commands.rehome.rehome import rehome as job
 
     text_only(to=to)
-    targets = moves(to, texts(map))
-    tag = "moved" if texts(map) else (to or "cpu").replace(":", "")
+    targets = moves(to, keyword_texts(map))
+    tag = "moved" if keyword_texts(map) else (to or "cpu").replace(":", "")
     suffix = SUFFIXES["rehome"] if tag == "cpu" else f".{tag}"
     options = options_of(writing, source, "rehome", suffix=suffix)
-    return rewrite(source, lambda survey, limits: job(survey, targets, limits, objects=objects), options)
+    return rewrite_checkpoint(
+        source, lambda survey, limits: job(survey, targets, limits, objects=objects), options
+    )

@@ -11,11 +11,11 @@ from ckpt.commands.rehome.api import rehome
 from ckpt.commands.rewriting.text import DRY_RUN
 from ckpt.formats import is_folder_format, save
 from ckpt.model.errors import NoRewriteError, UsageError
-from ckpt.model.text import plural, show, show_literal, size_text
-from ckpt.surface.api.walk import archives
+from ckpt.model.text import counted_noun, show, show_literal, size_text
+from ckpt.surface.api.walk import list_archives
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import each, named_paths, tell
-from ckpt.surface.cli.results import ResultOptions, rewrite, split_options
+from ckpt.surface.cli.inputs import named_paths, run_for_each, tell
+from ckpt.surface.cli.results import ResultOptions, rewrite_paths, split_options
 
 _WITH_UNDO = ("dry_run", "limits", "plugins")
 
@@ -39,18 +39,18 @@ def command(paths: list[str], *, undo: bool, **keywords: Any) -> int:
         if url is not None:
             raise UsageError("--undo takes local files only", path=url, hint="download it first")
         return _undo_all(names, options)
-    return rewrite(paths, partial(rehome, **own), options)
+    return rewrite_paths(paths, partial(rehome, **own), options)
 
 
 def _undo_all(names: list[str], options: ResultOptions) -> int:
     """Take back the last rewrite of each file, with -r of those in folders that have one."""
     folders = [name for name in names if options.recursive and os.path.isdir(name)]
-    inside = {path: name for name in folders for path in archives(name)}
+    inside = {path: name for name in folders for path in list_archives(name)}
     never: list[str] = []
 
     def one(path: str) -> int:
         try:
-            return _undo(path, options)
+            return _undo_rewrite(path, options)
         except NoRewriteError:
             if path not in inside:
                 raise
@@ -58,21 +58,23 @@ def _undo_all(names: list[str], options: ResultOptions) -> int:
             return 0
 
     files = [path for path in dict.fromkeys([*names, *inside]) if path not in folders]
-    code = each(files, one, tell_rest=True)
+    code = run_for_each(files, one, tell_rest=True)
     if folders:
         if code == 0 and len(never) == len(files):
             problem = "no file in this folder has an in-place rewrite to undo"
             raise NoRewriteError(problem, path=folders[0])
         if never:
             was = "was" if len(never) == 1 else "were"
-            output.conclude(f"{plural(len(never), 'other file')} {was} never rewritten in place")
+            output.write_conclusion(
+                f"{counted_noun(len(never), 'other file')} {was} never rewritten in place"
+            )
     return code
 
 
-def _undo(path: str, options: ResultOptions) -> int:
+def _undo_rewrite(path: str, options: ResultOptions) -> int:
     if is_folder_format(path, options.places.limits):
         raise UsageError("--undo is for zip files: of a DCP the old .metadata was replaced", path=path)
-    done = save.undo(path, options.places.limits, dry_run=options.places.dry_run)
+    done = save.undo_rewrite(path, options.places.limits, dry_run=options.places.dry_run)
     name, cut = show(path, None), size_text(done.before - done.after)
     if options.places.dry_run:
         rest = f"{cut} behind it would be cut off"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
 from ckpt.commands.rewriting.sets import refuse_incomplete
-from ckpt.evidence.devices import checked, hidden_devices, is_accelerator
+from ckpt.evidence.devices import check_device, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Node, Opaque
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, parts_of
 from ckpt.model.text import and_more, show
-from ckpt.pickle.calls import device, with_device
+from ckpt.pickle.calls import device_call, with_device
 from ckpt.pickle.edit import Edit
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.scalars import class_of, device_text
-from ckpt.tree.walk import flatten
+from ckpt.tree.walk import flatten_tree
 
 _GENERATOR = "torch._C.Generator"
 _LINES = 12
@@ -50,9 +50,9 @@ def moves(to: str | None, maps: list[str]) -> Moves:
             raise UsageError(f"--map {setting}: not FROM=TO", hint="as in cuda:0=cuda:1")
         if before in targets:
             raise UsageError(f"--map {setting}: {before} is moved twice")
-        targets[before] = checked(after)
+        targets[before] = check_device(after)
     if to is not None:
-        return Moves(targets, checked(to))
+        return Moves(targets, check_device(to))
     return Moves(targets, None if targets else "cpu")
 
 
@@ -78,10 +78,10 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
         result = edit.program(checkpoint, limits)
     else:
         root = edit.copy(checkpoint.root)
-        result = edited(checkpoint, root, limits) if edit.counts else checkpoint
+        result = edited_checkpoint(checkpoint, root, limits) if edit.counts else checkpoint
     changes = [
         Change("device", before, after, count, unit, nbytes)
-        for (before, after, unit), (count, nbytes) in sorted(edit.counts.items(), key=_order)
+        for (before, after, unit), (count, nbytes) in sorted(edit.counts.items(), key=_order_key)
     ]
     return RewriteReport(
         "rehome",
@@ -89,7 +89,7 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
         result,
         tuple(changes),
         (),
-        tuple(_left(result, edit)),
+        tuple(_list_leftovers(result, edit)),
         nothing="nothing to move: it holds no tensor"
         if is_empty
         else f"nothing to move: all tensors are on {saved_on(checkpoint)}",
@@ -121,12 +121,12 @@ def _is_state(entry: Entry, sizes: set[int]) -> bool:
     return len(shape) == 1 and (shape[0] in sizes or (is_named and shape[0] == _OF_GPU))
 
 
-def _order(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, object]:
+def _order_key(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, object]:
     """Storages first, then by the number of the device."""
-    return row[0][2] != "storage", natural(row[0][0])
+    return row[0][2] != "storage", natural_sort_key(row[0][0])
 
 
-def _left(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
+def _list_leftovers(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
     generators = {value.name for value in result.values if value.type == _GENERATOR}
     rows = []
     for hidden in hidden_devices(result.values):
@@ -182,12 +182,12 @@ class _Rehome(Edit):
         self._fixed: dict[int, Node] = {}
         self._is_program = survey.checkpoint.traits.names_are_code
         is_away = request.rest not in (None, "cpu") and not self._is_program
-        self._rng = self._generators(survey) if is_away else set()
+        self._rng = self._generator_storages(survey) if is_away else set()
 
     def program(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
         """Move the devices of a program. Its tensors are its tree's, then the constants of its code."""
         root = self.copy(checkpoint.root)
-        flat = flatten(root, limits)
+        flat = flatten_tree(root, limits)
         tensors = [
             old._replace(tensor=new.tensor)
             for old, new in zip(checkpoint.tensors, flat.tensors, strict=False)
@@ -210,7 +210,7 @@ class _Rehome(Edit):
             is_edited=True,
         )
 
-    def _generators(self, survey: Survey) -> set[Storage]:
+    def _generator_storages(self, survey: Survey) -> set[Storage]:
         """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""
         found = [
             (part.kind == "rng", entry)
@@ -233,7 +233,7 @@ class _Rehome(Edit):
             moved = storage
             if to is not None and storage.place is not None:
                 moved = storage._replace(device=self._text(to))
-                self._count(storage.device or "", to, "storage", storage.nbytes)
+                self._count_move(storage.device or "", to, "storage", storage.nbytes)
             self._storages[storage] = moved
         return moved
 
@@ -242,27 +242,27 @@ class _Rehome(Edit):
             if class_of(node) == "torch.device":
                 to = self.asked.target(device_text(node))
                 if to is not None:
-                    self._count(device_text(node) or "", to, "object", 0)
-                    return device(to)
+                    self._count_move(device_text(node) or "", to, "object", 0)
+                    return device_call(to)
         return None
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         if class_of(call) == _GENERATOR and call.args:
             # Its state is that of its device. A device of its own: the object may lie elsewhere too.
-            own = device(device_text(call.args[0]) or "cpu")
+            own = device_call(device_text(call.args[0]) or "cpu")
             self._fixed[id(own)] = own
             return (own, *call.args[1:])
-        return with_device(call, self._moved)
+        return with_device(call, self._move_device)
 
-    def _moved(self, node: Node) -> Node:
+    def _move_device(self, node: Node) -> Node:
         """The device argument of a call, moved as a storage is."""
         if id(node) not in self._devices:
             tag = device_text(node)
             to = self.asked.target(tag)
             moved = node
             if to is not None:
-                self._count(str(tag), to, "wrapped tensor", 0)
-                moved = self._text(to) if isinstance(node, str) else device(to)
+                self._count_move(str(tag), to, "wrapped tensor", 0)
+                moved = self._text(to) if isinstance(node, str) else device_call(to)
             self._devices[id(node)] = moved
         return self._devices[id(node)]
 
@@ -276,11 +276,11 @@ class _Rehome(Edit):
         ):
             to = self.asked.target(str(node))
             if to is not None:
-                self._count(str(node), to, "text", 0)
+                self._count_move(str(node), to, "text", 0)
                 return self._text(to)
         return node
 
-    def _count(self, before: str, after: str, unit: str, nbytes: int) -> None:
+    def _count_move(self, before: str, after: str, unit: str, nbytes: int) -> None:
         count, total = self.counts.get((before, after, unit), (0, 0))
         self.counts[before, after, unit] = count + 1, total + nbytes
 

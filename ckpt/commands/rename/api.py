@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt.commands.rewriting.report import RewriteReport
-from ckpt.surface.api.keywords import Texts, globs_of, text_only, texts
+from ckpt.surface.api.keywords import Texts, globs_of, keyword_texts, text_only
 from ckpt.surface.api.opening import Input
-from ckpt.surface.api.rewriting import rewrite
+from ckpt.surface.api.rewriting import rewrite_checkpoint
 from ckpt.surface.api.writing import options_of
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def rename(
 
     text_only(section=section)
     globs = globs_of(include, exclude)
-    subs = [substitution(text) for text in texts(sub)]
+    subs = [substitution(text) for text in keyword_texts(sub)]
     options = options_of(writing, source, "rename", link=link)
-    return rewrite(
+    return rewrite_checkpoint(
         source, lambda survey, limits: job(survey, subs, limits, section=section, select=globs), options
     )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.commands.rename.api import rename
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -18,4 +18,4 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
     options, own = split_options("rename", paths, keywords)
-    return rewrite(paths, partial(rename, **own), options)
+    return rewrite_paths(paths, partial(rename, **own), options)

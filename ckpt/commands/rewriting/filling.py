@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.commands.rewriting.report import edited
-from ckpt.elements.blocks import is_dense, memory_order, permuted
-from ckpt.elements.computed import little
+from ckpt.commands.rewriting.report import edited_checkpoint
+from ckpt.elements.blocks import is_dense, memory_order, permute_dims
+from ckpt.elements.computed import little_endian_storage
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Node
@@ -17,7 +17,7 @@ from ckpt.pickle.edit import Edit
 
 def lies_close(ref: TensorRef) -> bool:
     """Tell whether the elements fill a range of the storage, in whatever order."""
-    return is_dense(permuted(ref, memory_order(ref)))
+    return is_dense(permute_dims(ref, memory_order(ref)))
 
 
 class Filling:
@@ -40,7 +40,7 @@ class Filling:
         if old not in self._made:
             begin, place = pieces[-1]
             if begin or place.nbytes != old.nbytes:
-                place = Patched(little(old).noted, old.nbytes, pieces)
+                place = Patched(little_endian_storage(old).noted, old.nbytes, pieces)
             device = "cpu" if old.device == "meta" else old.device
             self._made[old] = old._replace(place=place, crc=None, device=device)
         return self._made[old]
@@ -55,7 +55,7 @@ class Filling:
 
     def checkpoint(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
         """The checkpoint over the new storages. Raises LimitError."""
-        return edited(checkpoint, self.root_of(checkpoint), limits) if self._pieces else checkpoint
+        return edited_checkpoint(checkpoint, self.root_of(checkpoint), limits) if self._pieces else checkpoint
 
 
 class Restored(Edit):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ckpt.commands.rewriting.report import Leftover, edited, keys_beside
+from ckpt.commands.rewriting.report import Leftover, edited_checkpoint, keys_beside
 from ckpt.evidence.alignment import both_called
 from ckpt.evidence.optimizers import flattened_names, named_parts
 from ckpt.evidence.sections import Section
@@ -19,7 +19,7 @@ from ckpt.model.errors import LossError, UnsupportedError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs, Path
 from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.pickle.edit import Edit
 from ckpt.pickle.judge.imports import nodes_below
 from ckpt.tree.find import METADATA, node_at
@@ -56,7 +56,7 @@ def not_selected(entries: Sequence[Entry]) -> list[Leftover]:
     if not entries:
         return []
     nbytes = sum(entry.tensor.nbytes for entry in entries)
-    return [Leftover("(not selected)", plural(len(entries), "tensor"), nbytes)]
+    return [Leftover("(not selected)", counted_noun(len(entries), "tensor"), nbytes)]
 
 
 def with_new_names(
@@ -76,7 +76,7 @@ def with_new_names(
     changed: dict[str, dict[str, str]] = {}
     for section in chosen:
         beside = {key for key in keys_beside(survey, section) if not str(key).endswith(_EXTRA)}
-        names = _plan(checkpoint, section, new_name, edit, beside)
+        names = _plan_renames(checkpoint, section, new_name, edit, beside)
         if names:
             changed[section.name] = names
     if not changed and not unwrapped:
@@ -88,7 +88,7 @@ def with_new_names(
             flattened = flattened_names(section.node)
             if flattened is not None:
                 edit.flattened[id(section.node)] = flattened(edit.known)
-    result = edited(checkpoint, edit.copy(checkpoint.root), limits)
+    result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     if not unwrapped:
         _check_names(checkpoint, chosen, new_name, result)
     return result, changed
@@ -124,7 +124,7 @@ def _check_names(
                 )
 
 
-def _plan(
+def _plan_renames(
     checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Rename, beside: set[str | int]
 ) -> dict[str, str]:
     """Mark the dicts of a section that change; old name -> new name of its tensors. Keys `beside` them stay."""
@@ -156,14 +156,14 @@ def _plan(
         if not depth and not path and beside:
             edit.beside = beside
             own = [key for key in view.keys if not isinstance(key, str) or key not in beside]
-        _check(own, prefix, new_name, checkpoint)
+        _check_keys(own, prefix, new_name, checkpoint)
         for key in own:  # values beside the tensors: an `_extra_state`
             if isinstance(key, str) and key != METADATA and new_name(f"{prefix}{key}") != f"{prefix}{key}":
                 names.setdefault(f"{prefix}{key}", new_name(f"{prefix}{key}"))
     return names
 
 
-def _check(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint) -> None:
+def _check_keys(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint) -> None:
     """Raise when two keys of one dict would become one, or one would have to leave it."""
     taken: dict[str, str] = {}
     for key in keys:
@@ -215,13 +215,13 @@ class _Rename(Edit):
         if tensor_of(node) is not None:
             return node  # no name lies inside of a tensor
         if type(node) is Opaque and id(node) in self.dicts and not node.keys:
-            return self._filled(node)
+            return self._fill_dict(node)
         return None
 
     def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
         if id(node) in self.dicts:
             prefix = self.dicts[id(node)][0]
-            return [self._key(key, prefix) for key in keys]
+            return [self._rename_key(key, prefix) for key in keys]
         if id(node) in self.flattened:
             new = self.flattened[id(node)]
             return [type(key)(new.get(str(key), key)) if isinstance(key, str) else key for key in keys]
@@ -260,18 +260,19 @@ class _Rename(Edit):
         plain.set(keys, values)
         return plain
 
-    def _filled(self, node: Opaque) -> Opaque:
+    def _fill_dict(self, node: Opaque) -> Opaque:
         """An OrderedDict of Python 2, whose items are its argument, with its items set one by one."""
         view = look(node)
         call = Opaque(node.how, node.func, (), None, node.offset)
         prefix = self.dicts[id(node)][0]
         call.set(
-            [self._key(key, prefix) for key in view.keys], [self.copy_of(child) for child in view.children]
+            [self._rename_key(key, prefix) for key in view.keys],
+            [self.copy_of(child) for child in view.children],
         )
         call.states = [self.copy_of(self.state(node, state)) for state in node.states]
         return call
 
-    def _key(self, key: Node, prefix: str) -> Node:
+    def _rename_key(self, key: Node, prefix: str) -> Node:
         if not isinstance(key, str) or key == METADATA or (not prefix and key in self.beside):
             return key
         new = self._new_name(f"{prefix}{key}")[len(prefix) :]
@@ -292,4 +293,6 @@ def attributes_left(root: Node) -> list[Leftover]:
     """Attributes that Python code put on tensors: only pickles of classes hold them."""
     tensors = [node for node in nodes_below(root) if type(node) is Opaque and tensor_of(node) is not None]
     names = Counter(name for tensor in tensors for name in attributes(tensor))
-    return [Leftover(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
+    return [
+        Leftover(name, f"an attribute of {counted_noun(count, 'tensor')}") for name, count in names.items()
+    ]

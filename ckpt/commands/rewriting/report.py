@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from ckpt.commands.convert.plain import LAZY, Plain
 from ckpt.evidence.dialects import HEADS
-from ckpt.evidence.extras import ExtraKind, extras, lone_counters
+from ckpt.evidence.extras import ExtraKind, find_extras, lone_counters
 from ckpt.evidence.mapping import Rename, Shift, common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -15,28 +15,28 @@ from ckpt.model.account import UNREAD
 from ckpt.model.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.model.errors import CkptError, LossError, UnsupportedError
 from ckpt.model.limits import Limits
-from ckpt.model.names import Path, dotted
+from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, parts_of
-from ckpt.model.text import Json, and_more, plural, show, show_name
+from ckpt.model.text import Json, and_more, counted_noun, show, show_name
 from ckpt.pickle.state_dict import state_dict, without_gradient
-from ckpt.surface.reports import document_head, pickled, shown_as_html
+from ckpt.surface.reports import document_head, reduce_report, shown_as_html
 from ckpt.tree.find import (
-    aliases,
-    children,
+    children_of,
     is_metadata,
     metadata_of,
     node_at,
     places_of,
+    tied_aliases,
     tied_names,
     with_metadata,
     with_unique_names,
     without_keys,
 )
-from ckpt.tree.literals import brief
+from ckpt.tree.literals import brief_text
 from ckpt.tree.view import UNINITIALIZED, look
-from ckpt.tree.walk import flatten
+from ckpt.tree.walk import flatten_tree
 
 if TYPE_CHECKING:
     from ckpt.formats.save import SavedFile
@@ -183,7 +183,7 @@ class RewriteReport(NamedTuple):
     """An account of the input beside the changes."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.source.path, RewriteReport, *self)
+        return reduce_report(self.source.path, RewriteReport, *self)
 
     def __copy__(self) -> RewriteReport:
         return self
@@ -200,7 +200,7 @@ class RewriteReport(NamedTuple):
 
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
-        tensors = plural(len(self.result.tensors) - len(self.tied), "tensor")
+        tensors = counted_noun(len(self.result.tensors) - len(self.tied), "tensor")
         return f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: {tensors}>"
 
     @property
@@ -277,7 +277,7 @@ def _left_json(row: Leftover) -> dict[str, Json]:
     return {"name": row.name, "what": row.what, "bytes": row.nbytes}
 
 
-def edited(
+def edited_checkpoint(
     checkpoint: Checkpoint,
     root: Node,
     limits: Limits,
@@ -289,7 +289,7 @@ def edited(
 
     `origin=None` takes away what its format keeps for its own writer.
     """
-    flat = flatten(root, limits)
+    flat = flatten_tree(root, limits)
     tensors, _ = with_unique_names(flat.tensors)
     values, _ = with_unique_names(flat.values)
     return replace(
@@ -329,14 +329,14 @@ def with_ties(survey: Survey, limits: Limits) -> Survey:
     checkpoint = survey.checkpoint
     if checkpoint.traits.keeps_ties:
         return survey
-    others = aliases(checkpoint)
+    others = tied_aliases(checkpoint)
     if not others:
         return survey
     texts = {name: text for name, text in metadata_of(checkpoint.root).items() if name not in others}
     root = with_metadata(checkpoint.root, {})
     nodes = dict(zip(map(str, root.keys), root.values, strict=True))
     root.set(list(others), [nodes[name] for name in others.values()])
-    return Survey(edited(checkpoint, with_metadata(root, texts), limits), survey.model)
+    return Survey(edited_checkpoint(checkpoint, with_metadata(root, texts), limits), survey.model)
 
 
 def keys_beside(survey: Survey, section: Section) -> set[str | int]:
@@ -352,7 +352,7 @@ def keys_beside(survey: Survey, section: Section) -> set[str | int]:
     ):  # a script's tensors are named one by one
         return set()
     own: set[str | int] = {entry.path[0] for entry in section.entries if entry.path}
-    return {key for key, _ in children(survey.checkpoint.root)} - own
+    return {key for key, _ in children_of(survey.checkpoint.root)} - own
 
 
 def weights_of(survey: Survey, section: Section) -> Node:
@@ -388,19 +388,21 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
         if part is not chosen:
             kind = f"{part.kind}, " if part.kind != part.name else ""
             rows.append(
-                Leftover(part.name or "(the root)", f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes)
+                Leftover(
+                    part.name or "(the root)", f"{kind}{counted_noun(part.tensors, 'tensor')}", part.nbytes
+                )
             )
     covered = [part.path for part in survey.sections]
     beside = keys_beside(survey, chosen)
     loose = {
         entry.path[0] for part in survey.sections if not part.path for entry in part.entries if entry.path
     }
-    for key, child in children(survey.checkpoint.root) if chosen.path or beside else ():
+    for key, child in children_of(survey.checkpoint.root) if chosen.path or beside else ():
         inside = any(path[:1] == (key,) for path in covered) or key in loose
         if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
-            rows.append(_document(survey.checkpoint, str(key), child))
+            rows.append(_document_leftover(survey.checkpoint, str(key), child))
         elif inside:
-            rows += _beside(child, (key,), covered)
+            rows += _leftovers_beside(child, (key,), covered)
     return rows
 
 
@@ -424,31 +426,33 @@ def without_documents(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoin
     if not documents:
         return checkpoint, []
     rows = [
-        _document(checkpoint, str(key), child) for key, child in children(checkpoint.root) if key in documents
+        _document_leftover(checkpoint, str(key), child)
+        for key, child in children_of(checkpoint.root)
+        if key in documents
     ]
-    return edited(checkpoint, without_keys(checkpoint.root, documents), limits), rows
+    return edited_checkpoint(checkpoint, without_keys(checkpoint.root, documents), limits), rows
 
 
-def _document(checkpoint: Checkpoint, key: str, node: Node) -> Leftover:
+def _document_leftover(checkpoint: Checkpoint, key: str, node: Node) -> Leftover:
     """The row of a document that does not go along, with the option that carries it along."""
     file = documents_of(checkpoint).get(key, "")
     hint = f"ckpt slim --with-config keeps {show(file, 80)}" if file.endswith("config.json") else None
-    return Leftover(key, brief(node, 60), hint=hint, is_value=True)
+    return Leftover(key, brief_text(node, 60), hint=hint, is_value=True)
 
 
-def _beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterator[Leftover]:
+def _leftovers_beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterator[Leftover]:
     """Yield the values in a part that holds sections and is none itself."""
     if path in covered or type(node) not in (list, Dict):
         return
-    for key, child in children(node):
+    for key, child in children_of(node):
         inner = (*path, key)
         if any(other[: len(inner)] == inner for other in covered):
-            yield from _beside(child, inner, covered)
+            yield from _leftovers_beside(child, inner, covered)
         elif tensor_of(child) is None:
-            yield Leftover(dotted(inner), brief(child, 60), is_value=True)
+            yield Leftover(dotted_name(inner), brief_text(child, 60), is_value=True)
 
 
-def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
+def weightless_leftovers(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
     """List what a module holds beside its state dict: unregistered tensors, unsaved buffers, attributes."""
     if checkpoint.traits.names_are_code:
         what = "neither parameter nor buffer of the program", "a buffer that is not saved"
@@ -464,12 +468,12 @@ def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
         for entry in section.entries
         if not entry.registered or not entry.persistent
     ] + [
-        *uninitialized(checkpoint, section),
+        *uninitialized_leftovers(checkpoint, section),
         Leftover(section.name or "(the root)", f"the attributes of {look(section.node).type}"),
     ]
 
 
-def uninitialized(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
+def uninitialized_leftovers(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
     """The parameters and buffers of a section that have no shape yet, because their lazy modules have not run."""
     depth = len(section.path)
     return [
@@ -511,7 +515,7 @@ def made_plain(edit: Plain) -> list[Change]:
     ]
 
 
-def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> RewriteReport:
+def make_with_drop_hint(make: Callable[[bool], RewriteReport], drop_other: bool) -> RewriteReport:
     """Make a report with or without what cannot be kept. Its error names --drop-other only if that works."""
     try:
         return make(drop_other)
@@ -557,7 +561,7 @@ def refuse_empty(report: RewriteReport) -> RewriteReport:
         )
         why = f": {show_name(first.name, 60)} is {show(first.what, 80)}" if first is not None else ""
         raise LossError(
-            f"nothing would be left of {plural(number, 'tensor')}{why}",
+            f"nothing would be left of {counted_noun(number, 'tensor')}{why}",
             path=report.source.path,
             hint="save the state_dict() of the module in torch" if report.source.traits.is_pickle else None,
         )
@@ -612,10 +616,10 @@ class Module(NamedTuple):
     @property
     def elements(self) -> tuple[int, int]:
         """(elements that are loaded, elements of the module)."""
-        return _elements(self.rows)
+        return _count_elements(self.rows)
 
 
-def _elements(rows: Iterable[Pairing]) -> tuple[int, int]:
+def _count_elements(rows: Iterable[Pairing]) -> tuple[int, int]:
     """(elements that are loaded, elements of the target)."""
     rows = list(rows)
     return (
@@ -685,14 +689,14 @@ class Coverage(NamedTuple):
     """The reason why tensors are not loaded that hold codes on one side and values on the other."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.source, Coverage, *self)
+        return reduce_report(self.source, Coverage, *self)
 
     def __copy__(self) -> Coverage:
         return self
 
     def __repr__(self) -> str:
         loaded, whole = self.tensors
-        return f"<ckpt.Coverage of {show(self.source)}: {loaded:,} of {plural(whole, 'tensor')}>"
+        return f"<ckpt.Coverage of {show(self.source)}: {loaded:,} of {counted_noun(whole, 'tensor')}>"
 
     @property
     def component(self) -> Rename | None:
@@ -709,7 +713,7 @@ class Coverage(NamedTuple):
         if not rows:
             return {}
         entries = [row.target or row.source for row in rows.values()]
-        found = extras(list(rows), [entry.tensor for entry in entries if entry is not None])
+        found = find_extras(list(rows), [entry.tensor for entry in entries if entry is not None])
         if counters := lone_counters(list(rows), {row.name for row in self.of(*LOADED)}):
             found["counter"] = counters
         return {kind: [rows[name] for name in names] for kind, names in found.items()}
@@ -724,7 +728,7 @@ class Coverage(NamedTuple):
     @property
     def elements(self) -> tuple[int, int]:
         """(elements that are loaded, elements of the target)."""
-        return _elements(self.pairings)
+        return _count_elements(self.pairings)
 
     @property
     def share(self) -> float:
@@ -736,7 +740,7 @@ class Coverage(NamedTuple):
         """(elements loaded, elements) of the body and of the head of the target."""
         body = [row for row in self.pairings if row.name not in self.head]
         head = [row for row in self.pairings if row.name in self.head]
-        return _elements(body), _elements(head)
+        return _count_elements(body), _count_elements(head)
 
     def modules(self) -> list[Module]:
         """The top-level modules of the target, below the beginning that all its names have."""

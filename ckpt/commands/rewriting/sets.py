@@ -11,7 +11,7 @@ from itertools import accumulate
 from ckpt.bytes.source import Zeros
 from ckpt.commands.rewriting.filling import Restored
 from ckpt.commands.rewriting.names import ATTRIBUTE, attributes_left
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
 from ckpt.commands.sum.sums import Likeness
 from ckpt.elements.computed import lacks_bytes
 from ckpt.evidence.optimizers import LOST_STATE
@@ -24,7 +24,7 @@ from ckpt.model.nodes import Dict, Node, Opaque, Set, dict_of, tensor_of
 from ckpt.model.places import Patched, Place, Range
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Storage, parts_of
-from ckpt.model.text import and_more, plural, show, show_name
+from ckpt.model.text import and_more, counted_noun, show, show_name
 from ckpt.pickle.edit import DROPPED, Edit
 from ckpt.tree.find import node_at, without_keys
 from ckpt.tree.view import look
@@ -38,7 +38,7 @@ def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
     if not gone:
         return report
     rows = [Leftover(str(key), "the weights in another precision") for key in gone]
-    whole = replace(edited(result, without_keys(result.root, gone), limits), copies=())
+    whole = replace(edited_checkpoint(result, without_keys(result.root, gone), limits), copies=())
     return report._replace(result=whole, left_out=(*report.left_out, *rows))
 
 
@@ -111,9 +111,9 @@ def with_flattening(report: RewriteReport, ranks: int | None, limits: Limits) ->
     if report.source.traits.is_folder:  # all of it was taken apart before
         if ranks is None:
             return report
-        files = plural(len(report.source.parts), "file")
+        files = counted_noun(len(report.source.parts), "file")
         tensors = len(report.result.tensors)
-        ranked = Change("ranks", files, plural(ranks, "rank"), tensors, "tensor")
+        ranked = Change("ranks", files, counted_noun(ranks, "rank"), tensors, "tensor")
         return report._replace(changes=(*report.changes, ranked))
     if look(root).kind != "mapping":
         return report
@@ -152,7 +152,7 @@ def refuse_lost(checkpoint: Checkpoint) -> None:
     left_out = checkpoint.account.left_out
     if left_out and checkpoint.traits.fills_a_state:
         rows = [f"{show_name(name, 60)} ({show(why, 100)})" for name, why in left_out]
-        problem = f"{plural(len(left_out), 'value')} missing: {and_more(rows, 3, '; ')}"
+        problem = f"{counted_noun(len(left_out), 'value')} missing: {and_more(rows, 3, '; ')}"
         raise LossError(problem, path=checkpoint.path)
 
 
@@ -193,7 +193,7 @@ def without_lost(
         if id(entry.tensor) in alive:
             whys.pop(entry.name, None)
     if gone and len(gone) == len(checkpoint.tensors):
-        problem = f"none of {plural(len(gone), 'tensor')} is whole"
+        problem = f"none of {counted_noun(len(gone), 'tensor')} is whole"
         raise LossError(problem, path=checkpoint.path)
     rows = [Leftover(entry.name, whys[entry.name], entry.tensor.nbytes) for entry in gone]
     listed = {entry.name for entry in gone}
@@ -202,8 +202,8 @@ def without_lost(
     if gone:
         root = _Without(id(entry.tensor) for entry in gone).copy(checkpoint.root)
         _note_lost_state(checkpoint, root, gone)
-        whole = edited(checkpoint, root, limits, origin=None if checkpoint.source else "same")
-    whole = _mended(whole, limits)
+        whole = edited_checkpoint(checkpoint, root, limits, origin=None if checkpoint.source else "same")
+    whole = _mend_storages(whole, limits)
     return replace(whole, account=checkpoint.account.without_losses()), tuple(rows)
 
 
@@ -221,19 +221,25 @@ def _note_lost_state(checkpoint: Checkpoint, root: Node, gone: Iterable[Entry]) 
             node.set([LOST_STATE], [list(keys)])
 
 
-def _mended(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+def _mend_storages(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     """The checkpoint whose storages hold no missing bytes: they are as long as their views need, and zero where none looks."""
     ends: dict[Storage, int] = {}
     for entry in checkpoint.tensors:
         for part in parts_of(entry.tensor):
             ends[part.storage] = max(part.extent[1], ends.get(part.storage, 0))
-    made = {storage: new for storage, end in ends.items() if (new := _shortened(storage, end)) is not storage}
+    made = {
+        storage: new
+        for storage, end in ends.items()
+        if (new := _shorten_storage(storage, end)) is not storage
+    }
     if not made:
         return checkpoint
-    return edited(checkpoint, Restored(lambda old: made.get(old, old)).copy(checkpoint.root), limits)
+    return edited_checkpoint(
+        checkpoint, Restored(lambda old: made.get(old, old)).copy(checkpoint.root), limits
+    )
 
 
-def _shortened(storage: Storage, end: int) -> Storage:
+def _shorten_storage(storage: Storage, end: int) -> Storage:
     """The storage with its first `end` bytes, of which those that are missing are zero; itself where none is missing."""
     place = storage.place
     if place is None or not place.lacks_bytes(0, place.nbytes):
@@ -275,19 +281,19 @@ class _Without(Edit):
     def _without_gone(self, node: Node) -> Node:
         """The container without its own tensors that are gone."""
         if type(node) is list:
-            rows = dict_of((place, item) for place, item in enumerate(node) if self._stays(item))
+            rows = dict_of((place, item) for place, item in enumerate(node) if self._is_kept(item))
             return node if len(rows.keys) == len(node) else rows
         if type(node) is Set:
-            return Set([item for item in node.items if self._stays(item)], node.frozen)
+            return Set([item for item in node.items if self._is_kept(item)], node.frozen)
         if not isinstance(node, (Dict, Opaque)):
             return node
         shell = copy(node)
-        pairs = [row for row in zip(node.keys, node.values, strict=True) if self._stays(row[1])]
+        pairs = [row for row in zip(node.keys, node.values, strict=True) if self._is_kept(row[1])]
         shell.keys = [key for key, _ in pairs]
         shell.values = [value for _, value in pairs]
         if isinstance(shell, Opaque):
-            shell.items = [item for item in shell.items if self._stays(item)]
+            shell.items = [item for item in shell.items if self._is_kept(item)]
         return shell
 
-    def _stays(self, node: Node) -> bool:
+    def _is_kept(self, node: Node) -> bool:
         return id(tensor_of(node)) not in self._gone

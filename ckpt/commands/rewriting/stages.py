@@ -10,7 +10,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
-from ckpt.model.text import plural
+from ckpt.model.text import counted_noun
 
 Stage = Callable[[Survey], RewriteReport]
 """A change of a checkpoint."""
@@ -58,9 +58,9 @@ def with_kept_prefixes(report: RewriteReport, limits: Limits) -> RewriteReport:
     rows = [
         Leftover(
             change.before or "",
-            f"the prefix of a wrapper, on {plural(change.number, 'tensor')}"
+            f"the prefix of a wrapper, on {counted_noun(change.number, 'tensor')}"
             if change.kind == "prefix"
-            else f"a wrapper, around {plural(change.number, 'tensor')}",
+            else f"a wrapper, around {counted_noun(change.number, 'tensor')}",
             hint="--strip takes it off",
         )
         for change in stripped.changes

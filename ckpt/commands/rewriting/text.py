@@ -17,30 +17,30 @@ from ckpt.commands.rewriting.report import (
 from ckpt.evidence.extras import ExtraKind, what_they_are
 from ckpt.formats.save import SavedFile
 from ckpt.model.text import (
-    alike,
     and_more,
-    folded,
-    listed,
+    counted_noun,
+    merge_alike_rows,
     pasted_path,
-    percent,
-    plural,
+    percent_text,
     show,
+    show_folded_names,
     show_literal,
     show_name,
+    show_names,
     size_text,
 )
 from ckpt.surface.text.lines import (
     NAME,
     Column,
     Line,
+    break_line,
     cells,
-    columns,
-    hung,
+    column_lines,
+    hanging_lines,
     pasted_line,
-    shortened,
-    spread,
+    shorten_name,
     whole,
-    wrapped,
+    wrap_text,
 )
 
 DRY_RUN = "nothing was written (--dry-run)"
@@ -50,16 +50,16 @@ _LEFT = 20
 
 def rewrite_lines(report: RewriteReport, width: int | None = None) -> list[Line]:
     """The report as a person reads it, broken to fit `width`."""
-    return [line for row in _lines(report, width) for line in spread(row, width)]
+    return [line for row in _report_lines(report, width) for line in break_line(row, width)]
 
 
-def _lines(report: RewriteReport, width: int | None) -> list[Line]:
+def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     saved = report.saved
     out: list[Line] = []
     if report.share is not None:
-        out.append([(_shared(report.share), "head")])
+        out.append([(_share_text(report.share), "head")])
         out += [[(f"  {show_literal(reason)}", "")] for reason in report.share.reasons]
-    rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]
+    rows = [(_arrow_text(change), _change_text(change)) for change in report.changes[:_CHANGES]]
     size = max((cells(head) for head, _ in rows if cells(head) <= NAME), default=0)
     for head, what in rows:
         out.append([(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")])
@@ -68,67 +68,69 @@ def _lines(report: RewriteReport, width: int | None) -> list[Line]:
     if not report.changes and report.nothing:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
-        out.append([(f"filled: {listed(fill.names, _LEFT)}", "")])
+        out.append([(f"filled: {show_names(fill.names, _LEFT)}", "")])
     tied = [f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()]
     if tied and report.changes:
         out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
     if report.carried:
-        out.append([(f"carried along: {listed(report.carried, _LEFT)}", "")])
-    out += _left("lost", report.lost)
-    out += _sources(report.sources, width)
+        out.append([(f"carried along: {show_names(report.carried, _LEFT)}", "")])
+    out += _leftover_lines("lost", report.lost)
+    out += _source_lines(report.sources, width)
     if report.account is not None:
         out += report.account.lines(width)
-    out += _left("left out", report.left_out)
-    out += _left("left alone", _alike(report.left_alone) if report.sources else report.left_alone)
+    out += _leftover_lines("left out", report.left_out)
+    out += _leftover_lines(
+        "left alone", _merge_leftovers(report.left_alone) if report.sources else report.left_alone
+    )
     overflowed = 0 if saved is None else saved.overflowed
     if overflowed:
         names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
         names = names or "the target's dtype"
-        text = f"{plural(overflowed, 'element')} became infinite, because {names} cannot represent them"
+        text = f"{counted_noun(overflowed, 'element')} became infinite, because {names} cannot represent them"
         if report.sources:  # some types of 8 bits have no infinity
-            text = f"{plural(overflowed, 'mean')} beyond the range of {names}"
+            text = f"{counted_noun(overflowed, 'mean')} beyond the range of {names}"
         out.append([(text, "warning")])
     if saved is not None and saved.vanished:
         names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
-        text = f"{plural(saved.vanished, 'element')} became 0, because {names or 'the new dtype'} has no number so small"
+        text = f"{counted_noun(saved.vanished, 'element')} became 0, because {names or 'the new dtype'} has no number so small"
         out.append([(text, "warning")])
     if saved is not None:
-        out += _wrote(report, saved, width)
+        out += _saved_lines(report, saved, width)
     elif report.is_dry_run:
         out.append([(DRY_RUN, "dim")])
     return out
 
 
-def _shared(share: Share) -> str:
+def _share_text(share: Share) -> str:
     """`57 of 60 tensors are whole, 98 % of 12.3 MiB`."""
     verb = "is" if share.tensors == 1 else "are"
-    text = f"{share.tensors:,} of {plural(share.of, 'tensor')} {verb} whole"
+    text = f"{share.tensors:,} of {counted_noun(share.of, 'tensor')} {verb} whole"
     if share.of_bytes is None:  # the sizes of lost tensors are lost too
         return f"{text}, {size_text(share.nbytes)}"
-    return f"{text}, {percent(share.nbytes, share.of_bytes)} of {size_text(share.of_bytes)}"
+    return f"{text}, {percent_text(share.nbytes, share.of_bytes)} of {size_text(share.of_bytes)}"
 
 
-def _sources(sources: Sequence[AverageSource], width: int | None) -> list[Line]:
+def _source_lines(sources: Sequence[AverageSource], width: int | None) -> list[Line]:
     """The shares of the checkpoints in a mean, and how their names were aligned."""
     out: list[Line] = []
     for index, row in enumerate(sources[:_CHANGES]):
         notes = [f"{one}* → {two}*" for one, two in [row.aligned] if one or two]
         notes = [f"aligned: {note}" for note in notes]
         notes += [
-            f"renamed: {rename.label}, {plural(rename.met, 'tensor')}"
+            f"renamed: {rename.label}, {counted_noun(rename.met, 'tensor')}"
             for rename in row.renames
             if rename.kind != "start"
         ]
         if index == len(sources) - 1:
             notes = ["gives names, order and dtypes"]
         note = f"   {'; '.join(notes)}" if notes else ""
-        out += hung([(f"{row.share:.4g} × ", "")], f"{whole(show(row.path, None))}{note}", width, 2)
+        out += hanging_lines([(f"{row.share:.4g} × ", "")], f"{whole(show(row.path, None))}{note}", width, 2)
     if len(sources) > _CHANGES:
         out.append([(f"… {len(sources) - _CHANGES:,} more (--json)", "dim")])
     return out
 
 
-def _alike(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
+def _merge_leftovers(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
     """The rows, those with the same text in one."""
     groups: dict[str, list[Leftover]] = {}
     for row in rows:
@@ -136,12 +138,14 @@ def _alike(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
     return tuple(
         group[0]
         if len(group) == 1
-        else Leftover(folded([row.name for row in group], 2), what, sum(row.nbytes or 0 for row in group))
+        else Leftover(
+            show_folded_names([row.name for row in group], 2), what, sum(row.nbytes or 0 for row in group)
+        )
         for what, group in groups.items()
     )
 
 
-def _arrow(change: Change) -> str:
+def _arrow_text(change: Change) -> str:
     names = [whole(show(text, 80)) for text in (change.before, change.after) if text is not None]
     arrow = " → ".join(names)
     if not change.name:
@@ -152,19 +156,19 @@ def _arrow(change: Change) -> str:
     return f"{name}: {arrow}, deleted" if change.after is None else f"{name}: {arrow}"
 
 
-def _what(change: Change) -> str:
-    text = plural(change.number, change.unit) if change.unit else ""
+def _change_text(change: Change) -> str:
+    text = counted_noun(change.number, change.unit) if change.unit else ""
     if change.nbytes:
         text += f", {size_text(change.nbytes)}" if text else size_text(change.nbytes)
     return f"{text} of {show(change.section, 60)}" if change.section and text else text
 
 
-def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
+def _leftover_lines(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     out: list[Line] = []
     unset = [row for row in rows if row.is_value and row.what == "None" and not row.hint]
     if len(unset) > 1:  # nothing that anybody misses: one line
         rows = tuple(row for row in rows if row not in unset)
-        out.append([(f"{title}: {listed([row.name for row in unset], 6)} = None", "")])
+        out.append([(f"{title}: {show_names([row.name for row in unset], 6)} = None", "")])
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
@@ -176,7 +180,7 @@ def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     return out
 
 
-def _wrote(report: RewriteReport, saved: SavedFile, width: int | None) -> list[Line]:
+def _saved_lines(report: RewriteReport, saved: SavedFile, width: int | None) -> list[Line]:
     path = whole(show(saved.path, None))
     same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
     checks = "".join(
@@ -233,7 +237,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     """The report as a person reads it."""
     tensors, of = coverage.tensors
     loaded, whole = coverage.elements
-    parts = [f"loads {tensors:,} of {plural(of, 'tensor')}, {percent(loaded, whole)} of the model"]
+    parts = [f"loads {tensors:,} of {counted_noun(of, 'tensor')}, {percent_text(loaded, whole)} of the model"]
     in_part = (
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
@@ -244,11 +248,11 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
     statuses: tuple[Status, ...] = ("missing", "unexpected")
     light = {status: coverage.without_weights(status) for status in statuses}
-    rest = {status: _without(coverage.of(status), light[status]) for status in light}
+    rest = {status: _pairings_without(coverage.of(status), light[status]) for status in light}
     parts += [f"{len(rows):,} {status}" for status, rows in rest.items()]
     number = sum(len(rows) for kinds in light.values() for rows in kinds.values())
     parts += [f"{number:,} without weights"] if number else []
-    first, *more = wrapped("; ".join(parts), width)
+    first, *more = wrap_text("; ".join(parts), width)
     out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
     aligned = [
         f"{prefix}* → * ({side})"
@@ -257,21 +261,23 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     ]
     if aligned:
         met = coverage.component
-        count = f", {plural(met.met, 'tensor')}" if met is not None else ""
-        out += hung([], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim")
+        count = f", {counted_noun(met.met, 'tensor')}" if met is not None else ""
+        out += hanging_lines([], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim")
     rules = [rename for rename in coverage.renames if rename.kind != "start"]
     for rename in rules[:_RULES]:
         evidence = ", by shape and order" if rename.kind == "shape" else ""
-        text = f"renamed: {rename.label}, {plural(rename.met, 'tensor')}{evidence}"
-        out += hung([], text, width, 2, "dim")
+        text = f"renamed: {rename.label}, {counted_noun(rename.met, 'tensor')}{evidence}"
+        out += hanging_lines([], text, width, 2, "dim")
     if len(rules) > _RULES:
         out.append([(f"… {len(rules) - _RULES:,} more renames (--json)", "dim")])
     for rename in coverage.suggested:
-        out += hung([], f"{rename.advice} {rename.option}", width, 2, "warning")
+        out += hanging_lines([], f"{rename.advice} {rename.option}", width, 2, "warning")
     body, head = coverage.halves()
     if coverage.head and tensors < of:
-        names = folded([row.name for row in coverage.pairings if row.name in coverage.head], 2)
-        out += hung([], f"body {percent(*body)} · head {percent(*head)} ({names})", width, 2)
+        names = show_folded_names([row.name for row in coverage.pairings if row.name in coverage.head], 2)
+        out += hanging_lines(
+            [], f"body {percent_text(*body)} · head {percent_text(*head)} ({names})", width, 2
+        )
     modules = coverage.modules()
     if len(modules) > 1 and tensors < of:  # a table that says the same on every row says nothing
         heads = (
@@ -284,31 +290,37 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         for module in modules[:_MODULES]:
             some, all_ = module.tensors
             reasons = list(
-                dict.fromkeys(_reason(row, kept) for row in module.rows if row.status in ("kept", "missing"))
+                dict.fromkeys(
+                    _kept_reason(row, kept) for row in module.rows if row.status in ("kept", "missing")
+                )
             )
-            row = [show(module.name, 60) or "(the root)", f"{some:,} of {all_:,}", percent(*module.elements)]
+            row = [
+                show(module.name, 60) or "(the root)",
+                f"{some:,} of {all_:,}",
+                percent_text(*module.elements),
+            ]
             table.append([*row, and_more(reasons, 1)])
-        out += [[], *columns(heads, table, width=width)]
+        out += [[], *column_lines(heads, table, width=width)]
         if len(modules) > _MODULES:
             out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
     where = "left out" if coverage.absent else "kept as they were"
-    out += _listed(f"not in PRETRAINED, {where}", rest["missing"], width)
-    out += _listed("not in the target, ignored", rest["unexpected"], width)
+    out += _list_lines(f"not in PRETRAINED, {where}", rest["missing"], width)
+    out += _list_lines("not in the target, ignored", rest["unexpected"], width)
     for status, what in zip(statuses, (kept, "ignored"), strict=True):
         for kind, rows in light[status].items():
-            out += _listed(f"{what}, {what_they_are(kind)}", rows, width)
+            out += _list_lines(f"{what}, {what_they_are(kind)}", rows, width)
     for note in coverage.notes:
-        out += hung([("! ", "")], note, width, 2, "warning")
+        out += hanging_lines([("! ", "")], note, width, 2, "warning")
     return out
 
 
-def _without(rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing]]) -> list[Pairing]:
+def _pairings_without(rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing]]) -> list[Pairing]:
     """The pairings that are of none of these kinds."""
     names = {row.name for group in kinds.values() for row in group}
     return [row for row in rows if row.name not in names]
 
 
-def _reason(row: Pairing, kept: str) -> str:
+def _kept_reason(row: Pairing, kept: str) -> str:
     """The reason why a tensor keeps its values, or is left out."""
     return f"{kept}: {row.why}" if row.status == "kept" else "not in PRETRAINED"
 
@@ -317,28 +329,28 @@ def _by_reason(rows: Sequence[Pairing]) -> str:
     """`fc.{weight,bias} [1000] → [10]`, those with one reason together."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        reasons.setdefault(_why(row), []).append(row.name)
+        reasons.setdefault(_pairing_reason(row), []).append(row.name)
     texts = []
     for why, names in reasons.items():
-        texts.append(f"{folded(names, _LISTED)} {why}".rstrip())
+        texts.append(f"{show_folded_names(names, _LISTED)} {why}".rstrip())
     return and_more(texts, _LISTED)
 
 
-def _why(row: Pairing) -> str:
+def _pairing_reason(row: Pairing) -> str:
     if row.status == "cast" and row.source is not None and row.target is not None:
         return f"{row.source.tensor.dtype.name} → {row.target.tensor.dtype.name}"
     if row.status == "sliced" and row.target is not None:
-        return f"{row.why} ({percent(row.copied, row.target.tensor.numel)})"
+        return f"{row.why} ({percent_text(row.copied, row.target.tensor.numel)})"
     return row.why
 
 
-def _listed(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line]:
+def _list_lines(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line]:
     if not rows:
         return []
-    names = [name for name, _ in alike([(show(row.name, 80), None) for row in rows])]
+    names = [name for name, _ in merge_alike_rows([(show(row.name, 80), None) for row in rows])]
     if width is not None:
-        names = [shortened(name, max(width - 3, 16)) for name in names]  # the indent, and a comma
-    return hung([], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2)
+        names = [shorten_name(name, max(width - 3, 16)) for name in names]  # the indent, and a comma
+    return hanging_lines([], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2)
 
 
 def html_coverage(coverage: Coverage) -> str:

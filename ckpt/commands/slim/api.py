@@ -10,9 +10,9 @@ from ckpt.formats import save
 from ckpt.hooks import load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
-from ckpt.surface.api.keywords import Texts, globs_of, text_only, texts
+from ckpt.surface.api.keywords import Texts, globs_of, keyword_texts, text_only
 from ckpt.surface.api.opening import Input
-from ckpt.surface.api.rewriting import rewrite
+from ckpt.surface.api.rewriting import rewrite_checkpoint
 from ckpt.surface.api.writing import (
     as_format_of,
     moved_report,
@@ -62,7 +62,7 @@ def slim(
     if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
 
-    if ema and texts(keep):
+    if ema and keyword_texts(keep):
         raise UsageError("--ema and --keep exclude each other")
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
@@ -73,7 +73,7 @@ def slim(
             stages.insert(0, lambda survey: averages.averaged_weights(survey, limits, section=section))
         stages.append(
             lambda survey: job(
-                survey, limits, section=part, select=globs, keep=texts(keep), drop_other=drop_other
+                survey, limits, section=part, select=globs, keep=keyword_texts(keep), drop_other=drop_other
             )
         )
         report = moved_report(in_stages(survey, stages), to, limits, options.format)
@@ -82,4 +82,4 @@ def slim(
             return report
         return as_format_of(report, options.format, limits)
 
-    return rewrite(source, make, options)
+    return rewrite_checkpoint(source, make, options)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.commands.slim.api import slim
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -20,4 +20,4 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
     options, own = split_options("slim", paths, keywords)
-    return rewrite(paths, partial(slim, **own), options)
+    return rewrite_paths(paths, partial(slim, **own), options)

@@ -10,14 +10,14 @@ from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
-    droppable,
-    edited,
+    edited_checkpoint,
     keys_beside,
     losses_of,
     made_plain,
+    make_with_drop_hint,
     refuse_empty,
     rest_of,
-    weightless,
+    weightless_leftovers,
     weights_of,
     with_ties,
 )
@@ -28,7 +28,7 @@ from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.dtypes import UINT8, contiguous
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.names import Globs, NamedKey, Path, nearest
+from ckpt.model.names import Globs, NamedKey, Path, nearest_names
 from ckpt.model.nodes import (
     Dict,
     Global,
@@ -43,12 +43,20 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.places import Checksum, Range
 from ckpt.model.rows import replace
-from ckpt.model.tensors import Composite, Storage, TensorRef, dense, moved, overlapping, tensor_ref
+from ckpt.model.tensors import (
+    Composite,
+    Storage,
+    TensorRef,
+    moved,
+    overlapping_groups,
+    tensor_ref,
+    unexpanded_view,
+)
 from ckpt.model.text import show
 from ckpt.pickle.branches import Branches
 from ckpt.pickle.judge.imports import nodes_below
 from ckpt.pickle.judge.known import is_known
-from ckpt.pickle.state_dict import without
+from ckpt.pickle.state_dict import without_tensors
 from ckpt.tree.find import find, tied_names
 from ckpt.tree.view import Known
 
@@ -69,10 +77,12 @@ def slim(
     `select` takes some of them. What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
     or a name that is not there; LossError for what cannot be made plain, unless it may be dropped.
     """
-    return droppable(lambda drop: _weights(survey, limits, section, select, keep, drop), drop_other)
+    return make_with_drop_hint(
+        lambda drop: _slim_weights(survey, limits, section, select, keep, drop), drop_other
+    )
 
 
-def _weights(
+def _slim_weights(
     survey: Survey,
     limits: Limits,
     section: str | None,
@@ -85,24 +95,24 @@ def _weights(
     checkpoint = survey.checkpoint
     chosen = survey.only_model(section)
     refuse_incomplete(checkpoint, chosen.name, "--section")
-    kept = [_kept(checkpoint, name, limits) for name in keep]
+    kept = [_find_kept(checkpoint, name, limits) for name in keep]
     picked = set(map(id, chosen.selected(select, checkpoint.path)))
     others = [entry for entry in chosen.entries if id(entry) not in picked]
     weights = weights_of(survey, chosen)
     node = weights = (
-        without(weights, {chosen.relative(entry.name) for entry in others}) if others else weights
+        without_tensors(weights, {chosen.relative(entry.name) for entry in others}) if others else weights
     )
     beside = keys_beside(survey, chosen)
     if kept and (chosen.path or beside):
         whole = Dict()
         tree = Branches(whole)
         if chosen.path:
-            _put(tree, chosen.path, node, checkpoint)
+            _put_node(tree, chosen.path, node, checkpoint)
         elif type(weights) is Dict:
             whole.set(weights.keys, weights.values)
-        for path, other in _outermost(kept):
+        for path, other in _outermost_parts(kept):
             if path[0] in beside or path[: len(chosen.path)] != chosen.path:
-                _put(tree, path, other, checkpoint)
+                _put_node(tree, path, other, checkpoint)
         node = whole
     edit = _Slim()
     root = edit.copy(node)
@@ -112,7 +122,7 @@ def _weights(
     dropped = [*losses_of(checkpoint, edit, objects, True), *losses_of(checkpoint, edit, tensors, drop_other)]
     edit.leave_out(weights, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
-    result = replace(edited(checkpoint, root, limits, traits=traits, origin=None), copies=())
+    result = replace(edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None), copies=())
     tied = {} if traits.is_pickle else tied_names(result.tensors)  # safetensors hold a tied tensor once
     stored = [entry for entry in result.tensors if entry.name not in tied]
     held = sum(entry.tensor.nbytes for entry in stored)
@@ -122,31 +132,31 @@ def _weights(
     changes += made_plain(edit)
     leftovers = [row for row in rest_of(survey, chosen) if row.name not in keep]
     leftovers += not_selected(others)
-    leftovers += _calls(checkpoint, {row.name for row in (*leftovers, *dropped)})
+    leftovers += _call_leftovers(checkpoint, {row.name for row in (*leftovers, *dropped)})
     return refuse_empty(
         RewriteReport(
             "slim",
             source,
             result,
             tuple(changes),
-            (*leftovers, *weightless(checkpoint, chosen), *dropped),
+            (*leftovers, *weightless_leftovers(checkpoint, chosen), *dropped),
             unchanged_bytes=True,
         )
     )
 
 
-def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
+def _find_kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
     matches = find(checkpoint.root, name, limits)
     if not matches:
         names = [row.name for row in checkpoint.containers] + [row.name for row in checkpoint.values]
-        listed = ", ".join(show(other, 60) for other in nearest(name, names))
+        listed = ", ".join(show(other, 60) for other in nearest_names(name, names))
         raise UsageError(
             f"--keep {name}: no such name", path=checkpoint.path, hint=f"near: {listed}" if listed else None
         )
     return matches[0]
 
 
-def _calls(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
+def _call_leftovers(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
     """List the calls on load that the weights leave behind, unless a name in `listed` stands for them."""
     called = (row for row in checkpoint.imports if row.group == "called" and listed.isdisjoint(row.where))
     return [Leftover("(run on load)", text) for row in called for text in row.calls[:1]]
@@ -159,7 +169,7 @@ def _holds_weights(node: Node) -> bool:
     return any(tensor_of(inner) is not None for inner in nodes_below(node))
 
 
-def _outermost(kept: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Node]]:
+def _outermost_parts(kept: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Node]]:
     """The parts to keep, without those that lie in another one."""
     nodes = dict(kept)
     for path, node in nodes.items():
@@ -167,7 +177,7 @@ def _outermost(kept: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Node]]
             yield path, node
 
 
-def _put(tree: Branches, path: Path, node: Node, checkpoint: Checkpoint) -> None:
+def _put_node(tree: Branches, path: Path, node: Node, checkpoint: Checkpoint) -> None:
     """Put a node at its path, below dicts. Raises UsageError for a path that dicts cannot have."""
     if any(isinstance(key, NamedKey) for key in path) or not tree.put(path, node):
         raise UsageError(f"{path[-1]} cannot stay at its path", path=checkpoint.path)
@@ -224,7 +234,7 @@ class _Slim(Plain):
             node if replacement is None else replacement
         )  # a tensor of a column, or the tensor of a subclass
         if type(ref) is TensorRef and ref.storage.id:  # numpy's have no storage of the file
-            return self._moved(ref) or replacement
+            return self._shrink_tensor(ref) or replacement
         return replacement
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
@@ -232,7 +242,7 @@ class _Slim(Plain):
         inner = _view_arguments(call)
         if inner is None or not isinstance(call.meaning, TensorRef):
             return args
-        moved = self._moved(call.meaning)
+        moved = self._shrink_tensor(call.meaning)
         if moved is None:
             return args
         persistent = PersistentId(None, 0)
@@ -240,14 +250,14 @@ class _Slim(Plain):
         new_args = (persistent, moved.offset, inner[2], moved.stride, *inner[4:])
         return new_args if inner is call.args else (*args[:2], new_args, *args[3:])
 
-    def _moved(self, ref: TensorRef) -> TensorRef | None:
+    def _shrink_tensor(self, ref: TensorRef) -> TensorRef | None:
         """Return the same tensor over a smaller storage, or None if nothing can be saved."""
         storage = ref.storage
         # Only what lies in a file is packed: any other place is made by an edit, and holds what it needs.
         if storage in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
             return None
         if storage not in self._groups:
-            groups = [_Group(refs) for refs in overlapping(self._views.get(storage, [ref]))]
+            groups = [_Group(refs) for refs in overlapping_groups(self._views.get(storage, [ref]))]
             self._groups[storage] = groups
             needed = sum(group.nbytes for group in groups)
             if needed < storage.nbytes:
@@ -256,13 +266,13 @@ class _Slim(Plain):
                 for group in groups:
                     group.make(storage, len(groups) == 1)
         if not ref.numel and storage.nbytes:
-            return self._empty(ref)
+            return self._place_empty(ref)
         for group in self._groups[storage]:
             if group.storage is not None and group.holds(ref):
                 return group.place(ref)
         return None
 
-    def _empty(self, ref: TensorRef) -> TensorRef | None:
+    def _place_empty(self, ref: TensorRef) -> TensorRef | None:
         """A tensor without elements, over the first of the groups, or over a storage without bytes."""
         storage = ref.storage
         groups = self._groups[storage]
@@ -287,7 +297,7 @@ class _Group:
 
     @property
     def nbytes(self) -> int:
-        return dense(self.refs[0]).nbytes if self._gathered else self.last - self.first
+        return unexpanded_view(self.refs[0]).nbytes if self._gathered else self.last - self.first
 
     @property
     def _gathered(self) -> bool:
@@ -296,7 +306,7 @@ class _Group:
         same = all(
             ref.geometry[:4] == first.geometry[:4] for ref in self.refs
         )  # conjugation and negation stay pending
-        return same and dense(first).nbytes < self.last - self.first
+        return same and unexpanded_view(first).nbytes < self.last - self.first
 
     def holds(self, ref: TensorRef) -> bool:
         return self.first <= ref.extent[0] and ref.extent[1] <= self.last
@@ -306,7 +316,7 @@ class _Group:
         ref = self.refs[0]
         key = old.id if alone else ""
         if self._gathered:
-            raw = dense(ref)._replace(conj=False, neg=False)
+            raw = unexpanded_view(ref)._replace(conj=False, neg=False)
             place: Range | Computed = Computed(raw, ref.dtype)
         elif run is not None:
             first = run.offset + self.first
@@ -319,7 +329,7 @@ class _Group:
     def place(self, ref: TensorRef) -> TensorRef:
         assert self.storage is not None
         if self._gathered:
-            steps = iter(contiguous(dense(ref).shape))
+            steps = iter(contiguous(unexpanded_view(ref).shape))
             stride = tuple(
                 next(steps) if step or not size else 0
                 for size, step in zip(ref.shape, ref.stride, strict=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpt.bytes.executor import current
+from ckpt.bytes.executor import current_executor
 from ckpt.model.limits import Limits
 from ckpt.surface.api.keywords import Texts, gate_of, globs_of, text_only
 from ckpt.surface.api.opening import Input, at_hand, weights_of
-from ckpt.surface.api.progress import Progress, metered
+from ckpt.surface.api.progress import Progress, metered_reading
 
 if TYPE_CHECKING:
     from ckpt.commands.stats.stats import StatsReport
@@ -45,7 +45,7 @@ def stats(
     gate = gate_of("stats", select, ignore, level, fail_on)
     globs = globs_of(include, exclude)
     wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
-    with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
+    with at_hand(source, limits, plugins=plugins) as opened, metered_reading(progress, opened) as meter:
         report = job(
             weights_of(opened, dequantize=dequantize),
             globs,
@@ -55,7 +55,7 @@ def stats(
             everything=all and section is None,
             histogram=histogram,
             progress=meter,
-            executor=current(),
+            executor=current_executor(),
         )
         opened.check_unchanged()
     return report._replace(findings=gate.rules.kept(report.findings), gate=gate)

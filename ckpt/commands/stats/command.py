@@ -8,22 +8,22 @@ from typing import Any
 from ckpt.commands.stats.api import stats
 from ckpt.commands.stats.text import stats_lines, stats_table
 from ckpt.model.limits import Limits
-from ckpt.model.text import plural
-from ckpt.surface.api.walk import Found, looked
+from ckpt.model.text import counted_noun
+from ckpt.surface.api.walk import Found, find_items_to_open
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import (
     Answer,
     check_table,
-    failure,
+    failure_document,
     gate_given,
-    look,
     named_paths,
-    notices,
+    notice_lines,
     opened,
     plugins_allowed,
-    unread,
-    working,
-    worst,
+    unread_lines,
+    using_cluster,
+    worst_code,
+    write_answers,
 )
 
 
@@ -53,22 +53,25 @@ def command(
     names = named_paths(paths, files_from)
     gate_given("stats", keywords)
     check_table(table)
-    items = looked(names, limits, plugins=plugins_allowed())
+    items = find_items_to_open(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
     rows = output.Tables(several, tsv=tsv, table=table, header=header)
 
     def answer(item: Found) -> Answer:
         if item.error is not None:
             raise item.error
-        with opened(item.path, limits, tell=False) as checkpoint, output.meter("measuring") as progress:
+        with (
+            opened(item.path, limits, tell=False) as checkpoint,
+            output.progress_meter("measuring") as progress,
+        ):
             report = stats(
                 checkpoint,
                 **keywords,
                 progress=progress,
             )
-            doubtful = notices(checkpoint)
+            doubtful = notice_lines(checkpoint)
         lost = [(row.entry.name, row.why) for row in report.unread]
-        gone = unread(item.path, "measured", [*lost, *report.missing])
+        gone = unread_lines(item.path, "measured", [*lost, *report.missing])
         result = Answer(report.exit_code, talk=[*doubtful, *gone])
         if json:
             return result._replace(document=report.to_json())
@@ -78,9 +81,9 @@ def command(
         lines = stats_lines(report, width=width, everything=keywords["all"], modules=modules)
         return result._replace(lines=lines)
 
-    failed = failure("ckpt.stats") if json else None
-    with working(cluster, names) as is_cluster:
-        codes = look(
+    failed = failure_document("ckpt.stats") if json else None
+    with using_cluster(cluster, names) as is_cluster:
+        codes = write_answers(
             names,
             items,
             answer,
@@ -91,12 +94,12 @@ def command(
             apart=True,
         )
     if len(codes) > 1 and not json:
-        output.conclude(_summary(codes))
-    return worst(codes)
+        output.write_conclusion(_summary_text(codes))
+    return worst_code(codes)
 
 
-def _summary(codes: Sequence[int]) -> str:
+def _summary_text(codes: Sequence[int]) -> str:
     """`5 files: 4 measured, 1 unreadable`."""
     failed = codes.count(2)
     parts = [f"{len(codes) - failed:,} measured", *([f"{failed:,} unreadable"] if failed else [])]
-    return f"{plural(len(codes), 'file')}: {', '.join(parts)}"
+    return f"{counted_noun(len(codes), 'file')}: {', '.join(parts)}"

@@ -11,8 +11,15 @@ from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.elements.audit import DAMAGED, are_damaged
 from ckpt.elements.cast import has_numbers
 from ckpt.elements.computed import place_of
-from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary, measure_tasks, merged
-from ckpt.elements.spans import once
+from ckpt.elements.measure import (
+    ChannelLayout,
+    Channels,
+    Measurement,
+    Summary,
+    measure_tasks,
+    merge_measurements,
+)
+from ckpt.elements.spans import drop_repeats
 from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section
@@ -23,12 +30,12 @@ from ckpt.model.account import Absence
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.findings import Finding, Gate, order
-from ckpt.model.names import Globs, natural
+from ckpt.model.names import Globs, natural_sort_key
 from ckpt.model.places import Checksum
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import TensorRef, unwrapped
-from ckpt.model.text import Json, and_more, listed, plural, show
-from ckpt.surface.reports import document_head, pickled, shown_as_html
+from ckpt.model.tensors import TensorRef, unwrap_dtensor
+from ckpt.model.text import Json, and_more, counted_noun, show, show_names
+from ckpt.surface.reports import document_head, reduce_report, shown_as_html
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
 from ckpt.tree.view import look
@@ -91,7 +98,7 @@ def axis_of(
     return Axis(0, "the first dimension of a convolution")
 
 
-def inner(ref: TensorRef, axis: Axis) -> int:
+def inner_numel(ref: TensorRef, axis: Axis) -> int:
     """Elements that lie side by side in one channel."""
     return prod(ref.shape[axis.dim + 1 :])
 
@@ -215,7 +222,7 @@ class StatsReport(NamedTuple):
         return 2 if self.unread or self.missing else self.gate.code(self.findings)
 
     def __repr__(self) -> str:
-        what = f"{plural(len(self.rows), 'tensor')}, {plural(len(self.findings), 'finding')}"
+        what = f"{counted_noun(len(self.rows), 'tensor')}, {counted_noun(len(self.findings), 'finding')}"
         return f"<ckpt.StatsReport {show(self.path)}: {what}>"
 
     @property
@@ -240,7 +247,7 @@ class StatsReport(NamedTuple):
         return [(name, zeros, numel) for name, (zeros, numel) in totals.items()]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.checkpoint.path, StatsReport, *self)
+        return reduce_report(self.checkpoint.path, StatsReport, *self)
 
     def __copy__(self) -> StatsReport:
         return self
@@ -314,7 +321,7 @@ def stats(
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
     codes = codes_of(survey)
     plans = [
-        _plan(
+        _plan_entry(
             entry,
             chosen.relative(entry.name),
             None if entry.name in codes else layers,
@@ -323,25 +330,25 @@ def stats(
         )
         for entry in inside
     ]
-    measurements = _measured(plans, executor or Local(), progress, checksums=checksums)
-    rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, measurements, strict=True)]
-    rows = _sorted(rows, sort)
+    measurements = _measure_plans(plans, executor or Local(), progress, checksums=checksums)
+    rows = [_stats_row(plan, measured, threshold) for plan, measured in zip(plans, measurements, strict=True)]
+    rows = _sort_rows(rows, sort)
     several = len(survey.models) > 1  # then a name inside of one does not say which
     named = [row._replace(label=row.entry.name) for row in rows] if several else rows
     return StatsReport(
         checkpoint,
         chosen,
         tuple(rows),
-        order([*_findings(named), *codes_finding([row.name for row in rows if row.name in codes])]),
+        order([*_stats_findings(named), *codes_finding([row.name for row in rows if row.name in codes])]),
         threshold,
         histogram,
         missing=unread_parts(checkpoint, chosen),
     )
 
 
-def _sorted(rows: list[Row], key: str) -> list[Row]:
+def _sort_rows(rows: list[Row], key: str) -> list[Row]:
     if key == "name":
-        return sorted(rows, key=lambda row: natural(row.label))
+        return sorted(rows, key=lambda row: natural_sort_key(row.label))
     with_number = [(row.value(key), row) for row in rows]
     pairs = [(value, row) for value, row in with_number if value is not None and value == value]
     pairs.sort(key=lambda pair: -pair[0])
@@ -371,19 +378,19 @@ class _Layers:
             parent, _, leaf = section.relative(entry.name).rpartition(".")
             self._siblings.setdefault(parent, {})[leaf] = entry.tensor.shape
         record = record_of(checkpoint)
-        self._classes = record.modules if record is not None else _classes(checkpoint, section)
+        self._classes = record.modules if record is not None else _module_classes(checkpoint, section)
 
     def axis_of(self, label: str, ref: TensorRef) -> Axis | Literal["ambiguous"] | None:
         parent = label.rpartition(".")[0]
         return axis_of(label, ref, self._siblings[parent], self._classes.get(parent))
 
 
-def _plan(entry: Entry, label: str, layers: _Layers | None, histogram: bool, checksums: bool) -> _Plan:
-    ref = unwrapped(entry.tensor)
+def _plan_entry(entry: Entry, label: str, layers: _Layers | None, histogram: bool, checksums: bool) -> _Plan:
+    ref = unwrap_dtensor(entry.tensor)
     if not isinstance(ref, TensorRef):
         values = [part for name, part in ref.parts if name == "values"]
         if ref.layout.startswith("sparse") and values:
-            return _measuring(
+            return _plan_measuring(
                 _Plan(entry, label, [], why="the values that are stored"), values[0], histogram, crc=False
             )
         return _Plan(entry, label, [], why=ref.layout, has_numbers=False)
@@ -394,18 +401,18 @@ def _plan(entry: Entry, label: str, layers: _Layers | None, histogram: bool, che
     if not has_numbers(ref.dtype):
         return _Plan(entry, label, [], why=f"no numbers are read of {ref.dtype.name}", has_numbers=False)
     axis = None if layers is None else layers.axis_of(label, ref)
-    return _measuring(_Plan(entry, label, [], axis=axis), ref, histogram, crc=checksums)
+    return _plan_measuring(_Plan(entry, label, [], axis=axis), ref, histogram, crc=checksums)
 
 
-def _measuring(plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool) -> _Plan:
+def _plan_measuring(plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool) -> _Plan:
     """The plan with the tasks that measure a tensor."""
     axis = plan.axis
     layout = None
     times = 1
     if isinstance(axis, Axis):
-        layout = ChannelLayout(ref.shape[axis.dim], inner(ref, axis))
+        layout = ChannelLayout(ref.shape[axis.dim], inner_numel(ref, axis))
     elif ref.numel:
-        ref, times = once(ref)
+        ref, times = drop_repeats(ref)
     checksum = None
     place = ref.storage.place
     if crc and ref.numel and place is not None and place.run is not None:
@@ -417,7 +424,7 @@ def _measuring(plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool) -> _P
         return plan._replace(why=error.problem, axis=None, has_numbers=False)
 
 
-def _measured(
+def _measure_plans(
     plans: Sequence[_Plan],
     executor: Executor,
     progress: Callable[[int], None] | None,
@@ -426,7 +433,7 @@ def _measured(
 ) -> list[Measurement | Failed]:
     """Return the numbers of each tensor, put together from the numbers of its spans."""
     results = iter(run_each(executor, [task for plan in plans for task in plan.tasks], progress))
-    measurements = [_together(plan, [next(results) for _ in plan.tasks]) for plan in plans]
+    measurements = [_merge_spans(plan, [next(results) for _ in plan.tasks]) for plan in plans]
     if not checksums:
         return measurements
     others = [plan.entry.tensor for plan in plans if plan.checksum is None]  # of the rest all bytes were read
@@ -437,18 +444,18 @@ def _measured(
     ]
 
 
-def _together(plan: _Plan, parts: Sequence[Measurement | Failed]) -> Measurement | Failed:
+def _merge_spans(plan: _Plan, parts: Sequence[Measurement | Failed]) -> Measurement | Failed:
     measurements: list[Measurement] = []
     for part in parts:
         if isinstance(part, Failed):
             return part
         measurements.append(part)
-    whole = merged(measurements)
+    whole = merge_measurements(measurements)
     is_damaged = whole.crc is not None and plan.checksum is not None and whole.crc[0] != plan.checksum.crc
     return Failed(DAMAGED) if is_damaged else whole
 
 
-def _row(plan: _Plan, measurement: Measurement | Failed, threshold: float | None) -> Row:
+def _stats_row(plan: _Plan, measurement: Measurement | Failed, threshold: float | None) -> Row:
     if not plan.has_numbers:
         return Row(plan.entry, plan.label, None, why=plan.why)
     if isinstance(measurement, Failed):
@@ -459,10 +466,12 @@ def _row(plan: _Plan, measurement: Measurement | Failed, threshold: float | None
         return row._replace(channels=DeadChannels(None, 0, ()))
     if plan.axis is None or measurement.channels is None or threshold is None:
         return row
-    return row._replace(channels=_dead(plan.entry.tensor.numel, plan.axis, measurement.channels, threshold))
+    return row._replace(
+        channels=_dead_channels(plan.entry.tensor.numel, plan.axis, measurement.channels, threshold)
+    )
 
 
-def _dead(numel: int, axis: Axis, channels: Channels, threshold: float) -> DeadChannels:
+def _dead_channels(numel: int, axis: Axis, channels: Channels, threshold: float) -> DeadChannels:
     """The channels whose mean magnitude is below a share of the largest one's, among channels with finite sums."""
     means = [total * len(channels.sums) / numel for total in channels.sums.tolist()]
     largest = max((mean for mean in means if isfinite(mean)), default=0.0)
@@ -474,7 +483,7 @@ def _dead(numel: int, axis: Axis, channels: Channels, threshold: float) -> DeadC
     return DeadChannels(axis, len(means), dead)
 
 
-def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
+def _module_classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
     """The classes of the modules of a pickled model, by their names."""
     if not section.is_module:
         return {}
@@ -492,7 +501,7 @@ def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
     return classes
 
 
-def _findings(rows: Sequence[Row]) -> list[Finding]:
+def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
     findings = []
     for code, label, counts in (
         ("nan", "NaN", [(row, row.found.nan) for row in rows if row.found is not None]),
@@ -502,14 +511,14 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
         if bad:
             total = sum(count for _, count in bad)
             verb = "are" if total > 1 else "is"
-            text = f"{plural(total, 'element')} {verb} {label} in {listed([row.label for row, _ in bad])}."
+            text = f"{counted_noun(total, 'element')} {verb} {label} in {show_names([row.label for row, _ in bad])}."
             findings.append(Finding(code, text, tuple(row.entry.name for row, _ in bad)))
     dead = [(row, row.channels) for row in rows if row.channels is not None and row.channels.dead]
     if dead:
         total = sum(len(channels.dead) for _, channels in dead)
         layers = and_more([_dead_text(row, channels) for row, channels in dead], 4, "; ")
         verb = "are" if total > 1 else "is"
-        text = f"{plural(total, 'output channel')} {verb} almost zero: {layers}."
+        text = f"{counted_noun(total, 'output channel')} {verb} almost zero: {layers}."
         findings.append(Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead)))
     return findings
 

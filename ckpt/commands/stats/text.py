@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.commands.inspect.bars import CELLS, spark
+from ckpt.commands.inspect.bars import CELLS, spark_text
 from ckpt.commands.stats.stats import Row, StatsReport
-from ckpt.model.text import alike, common_begin, percent, plural, show
+from ckpt.model.text import common_begin, counted_noun, merge_alike_rows, percent_text, show
 from ckpt.surface.text.lines import (
     Column,
     Line,
-    columns,
+    column_lines,
     findings_lines,
-    flowed,
+    flowing_lines,
     given_up_lines,
-    hung,
-    narrowed,
+    hanging_lines,
+    narrow_columns,
 )
 
 _ROWS = 60
@@ -28,14 +28,17 @@ def stats_lines(
     report: StatsReport, *, width: int | None = None, everything: bool = False, modules: bool = False
 ) -> list[Line]:
     """The report as a person reads it. Tensors of which all that is shown is equal are one row; `everything` parts them."""
-    count = plural(len(report.rows), "tensor")
+    count = counted_noun(len(report.rows), "tensor")
     section = f" of {show(report.section.name, 60)}" if report.section.name else ""
     prefix = common_begin([row.label for row in report.rows])
     pieces = [f"{count}{section}"] + ([f"names begin with {show(prefix, None)}"] if prefix else [])
-    out = flowed([(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2)
+    out = flowing_lines([(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2)
     out.append([])
     with_channels = report.threshold is not None
-    bad = [any(row.found is not None and getter(row) for row in report.rows) for getter in (_nan, _inf)]
+    bad = [
+        any(row.found is not None and getter(row) for row in report.rows)
+        for getter in (_count_nan, _count_inf)
+    ]
     heads = [Column("NAME", gives_way=True, least=None if width is None else width * 5 // 8)]
     heads += [Column("SHAPE", given_up=2)]
     heads += [
@@ -45,34 +48,34 @@ def stats_lines(
     heads += [Column(name, True) for name, shown in zip(("NAN", "INF"), bad, strict=True) if shown]
     heads += [Column("DEAD", True)] if with_channels else []
     heads += [Column("HISTOGRAM")] if report.histogram else []
-    body = [_cells(row, prefix, bad, heads, CELLS) for row in report.rows]
+    body = [_row_cells(row, prefix, bad, heads, CELLS) for row in report.rows]
     folds: list[tuple[str, tuple[int, ...]]] = [(row[0], (index,)) for index, row in enumerate(body)]
     rest = 0
     if not everything:
-        folds = alike([(row[0], tuple(row[1:])) for row in body])
+        folds = merge_alike_rows([(row[0], tuple(row[1:])) for row in body])
         rest = len(body) - sum(len(indices) for _, indices in folds[:_ROWS])
         folds = folds[:_ROWS]
     body = [[name, *body[indices[0]][1:]] for name, indices in folds]
-    shown, table = narrowed(heads, body, width)
+    shown, table = narrow_columns(heads, body, width)
     if report.histogram and len(shown) < len(heads):  # a shorter histogram goes before a column
         rows = [report.rows[indices[0]] for _, indices in folds]
-        short = [_cells(row, prefix, bad, heads, CELLS // 2)[-1] for row in rows]
+        short = [_row_cells(row, prefix, bad, heads, CELLS // 2)[-1] for row in rows]
         body = [[*cells[:-1], spark_] for cells, spark_ in zip(body, short, strict=True)]
         heads[-1] = heads[-1]._replace(name="HIST")
-        shown, table = narrowed(heads, body, width)
-    out += columns(shown, table, width=width)
+        shown, table = narrow_columns(heads, body, width)
+    out += column_lines(shown, table, width=width)
     out += given_up_lines(heads, shown, width)
     if rest:
         out.append([(f"… {rest:,} more (--all, --tsv, --json)", "dim")])
     if modules:
         sparse = sorted(report.modules(), key=lambda row: -(row[1] / row[2] if row[2] else 0))
         body = [
-            [show(name, 80) or "(the root)", f"{numel:,}", percent(zeros, numel)]
+            [show(name, 80) or "(the root)", f"{numel:,}", percent_text(zeros, numel)]
             for name, zeros, numel in sparse
         ]
         out += [
             [],
-            *columns(
+            *column_lines(
                 [Column("MODULE", gives_way=True), Column("NUMEL", True), Column("ZEROS", True)],
                 body,
                 width=width,
@@ -83,44 +86,44 @@ def stats_lines(
     ambiguous = [row.label for row in report.rows if row.channels is not None and row.channels.axis is None]
     if ambiguous:
         listed = ", ".join(show(name, 60) for name in ambiguous[:4]) + (", …" if len(ambiguous) > 4 else "")
-        out += hung([], f"ambiguous, perhaps transposed convolutions: {listed}", width, 2)
+        out += hanging_lines([], f"ambiguous, perhaps transposed convolutions: {listed}", width, 2)
     zeros, numel = report.sparsity
-    out.append([(f"zeros: {percent(zeros, numel)} of {plural(numel, 'element')}", "head")])
+    out.append([(f"zeros: {percent_text(zeros, numel)} of {counted_noun(numel, 'element')}", "head")])
     return out
 
 
-def _cells(row: Row, prefix: str, bad: Sequence[bool], heads: Sequence[Column], room: int) -> list[str]:
+def _row_cells(row: Row, prefix: str, bad: Sequence[bool], heads: Sequence[Column], room: int) -> list[str]:
     """The cells of a row below `heads`. `bad` says whether there are columns for NaN and Inf; a histogram has `room` cells."""
     texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
     summary = row.found
     if summary is None:
         return [*texts, *[""] * (len(heads) - 3), show(row.why, 60)]
-    texts += [_number(value) for value in (summary.low, summary.high, row.mean, row.std, row.rms)]
-    texts.append(percent(summary.zeros, summary.numel))
+    texts += [_number_text(value) for value in (summary.low, summary.high, row.mean, row.std, row.rms)]
+    texts.append(percent_text(summary.zeros, summary.numel))
     texts += [f"{count:,}" for count, shown in zip((summary.nan, summary.inf), bad, strict=True) if shown]
     titles = {head.name for head in heads}
     if "DEAD" in titles:
-        texts.append(_dead(row))
+        texts.append(_dead_text(row))
     if titles & {"HISTOGRAM", "HIST"}:
-        texts.append(spark(summary.histogram, room) if summary.histogram is not None else "")
+        texts.append(spark_text(summary.histogram, room) if summary.histogram is not None else "")
     return texts
 
 
-def _nan(row: Row) -> int:
+def _count_nan(row: Row) -> int:
     return row.found.nan if row.found else 0
 
 
-def _inf(row: Row) -> int:
+def _count_inf(row: Row) -> int:
     return row.found.inf if row.found else 0
 
 
-def _dead(row: Row) -> str:
+def _dead_text(row: Row) -> str:
     if row.channels is None:
         return ""
     return "?" if row.channels.axis is None else f"{len(row.channels.dead):,}/{row.channels.total:,}"
 
 
-def _number(value: float | int | None) -> str:
+def _number_text(value: float | int | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

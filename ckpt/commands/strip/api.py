@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.surface.api.keywords import Texts, globs_of, text_only
 from ckpt.surface.api.opening import Input
-from ckpt.surface.api.rewriting import rewrite
+from ckpt.surface.api.rewriting import rewrite_checkpoint
 from ckpt.surface.api.writing import options_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def strip(
     text_only(prefix=prefix, section=section)
     globs = globs_of(include, exclude)
     options = options_of(writing, source, "strip", link=link)
-    return rewrite(
+    return rewrite_checkpoint(
         source,
         lambda survey, limits: job(survey, limits, prefix=prefix, section=section, select=globs),
         options,

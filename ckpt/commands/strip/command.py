@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.commands.strip.api import strip
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -19,4 +19,4 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt strip lightning.ckpt --prefix model. --in-place
     """
     options, own = split_options("strip", paths, keywords)
-    return rewrite(paths, partial(strip, **own), options)
+    return rewrite_paths(paths, partial(strip, **own), options)

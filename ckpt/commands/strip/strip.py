@@ -61,15 +61,17 @@ def strip(
             if before != after:
                 changes.append(Change("unwrapped", before, after, part.tensors, "tensor", section=part.name))
     if prefix is not None and not changes:
-        raise UsageError(f"no tensor's name begins with {prefix}", path=source.path, hint=_hint(chosen))
+        raise UsageError(
+            f"no tensor's name begins with {prefix}", path=source.path, hint=_prefixes_hint(chosen)
+        )
     nothing = "nothing to strip: no name has the prefix of a wrapper"
     if not changes:
         result = source
-        nothing += _offer(survey, dicts, limits, section) or _doubts(dicts)
+        nothing += _offer_prefix(survey, dicts, limits, section) or _doubts_text(dicts)
     return RewriteReport("strip", source, result, tuple(changes), nothing=nothing)
 
 
-def _offer(survey: Survey, dicts: list[Section], limits: Limits, section: str | None) -> str:
+def _offer_prefix(survey: Survey, dicts: list[Section], limits: Limits, section: str | None) -> str:
     """The option that strips the first component that all names of a section share, when that works."""
     for part in dicts:
         component = common_component(part.names())
@@ -125,7 +127,7 @@ def sure_places(parts: Sequence[Section]) -> list[str]:
     return [place for place, is_sure in found.items() if is_sure]
 
 
-def _doubts(parts: Sequence[Section]) -> str:
+def _doubts_text(parts: Sequence[Section]) -> str:
     """The place where a wrapper may be around a part of a model, if there is one."""
     for part in parts:
         for place in inner_modules(part.names()).possible:
@@ -141,14 +143,14 @@ def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
         if not part.is_module:
             continue
         node = part.node
-        while (inner := _inner(look(node))) is not None:
+        while (inner := _inner_module(look(node))) is not None:
             node = inner
         if node is not part.node:
             modules[id(part.node)] = node
     return modules
 
 
-def _inner(view: View) -> Node | None:
+def _inner_module(view: View) -> Node | None:
     """The module that a wrapper keeps under its attribute, when it has nothing of its own."""
     if view.kind != "module":
         return None
@@ -161,7 +163,7 @@ def _inner(view: View) -> Node | None:
     return modules.children[0] if look(modules.children[0]).kind == "module" else None
 
 
-def _hint(chosen: list[Section]) -> str:
+def _prefixes_hint(chosen: list[Section]) -> str:
     """Tell which prefixes the names begin with."""
     first: Counter[str] = Counter()
     for part in chosen:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ckpt.bytes.executor import current
+from ckpt.bytes.executor import current_executor
 from ckpt.hooks import load_hook
 from ckpt.model.errors import UnreadableError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.keywords import Texts, globs_of, limits_only, text_only
 from ckpt.surface.api.opening import Input, at_hand, location_of, path_of, weights_of
-from ckpt.surface.api.progress import Progress, metered
+from ckpt.surface.api.progress import Progress, metered_reading
 
 if TYPE_CHECKING:
     from ckpt.commands.sum.recorded import SumReport
@@ -61,11 +61,11 @@ def sum(
                 opened.check_unchanged()
         items = listed(record.format, record.files)
         return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
-    with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
+    with at_hand(source, limits, plugins=plugins) as opened, metered_reading(progress, opened) as meter:
         survey = with_ties(weights_of(opened, dequantize=dequantize), opened.limits)
         if values:
             with about(opened.path):
-                total = load_hook("layouts").values_of(survey, section, globs, current(), meter)
+                total = load_hook("layouts").values_of(survey, section, globs, current_executor(), meter)
             opened.check_unchanged()
             return SumReport(opened.path, opened.format, section or "", whole=("values", total))
         rows = sums(
@@ -74,7 +74,7 @@ def sum(
             globs,
             everything=all,
             progress=meter,
-            executor=current(),
+            executor=current_executor(),
         )
         chosen = survey.everything if all else survey.model_or_all(section)
         opened.check_unchanged()

@@ -7,20 +7,20 @@ from typing import Any
 from ckpt.commands.sum.api import sum
 from ckpt.commands.sum.recorded import SumReport
 from ckpt.model.limits import Limits
-from ckpt.model.text import plural, show
-from ckpt.surface.api.walk import Found, looked
+from ckpt.model.text import counted_noun, show
+from ckpt.surface.api.walk import Found, find_items_to_open
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import (
     Answer,
-    failure,
-    look,
+    failure_document,
     named_paths,
-    notices,
+    notice_lines,
     opened,
     plugins_allowed,
-    unread,
-    working,
-    worst,
+    unread_lines,
+    using_cluster,
+    worst_code,
+    write_answers,
 )
 
 
@@ -48,7 +48,7 @@ def command(
     ckpt sum --recorded runs/ > runs.list; ckpt verify copy/ --sums runs.list --quick
     """
     names = named_paths(paths, files_from)
-    items = looked(names, limits, plugins=plugins_allowed())
+    items = find_items_to_open(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
 
     def answer(item: Found) -> Answer:
@@ -56,23 +56,26 @@ def command(
             raise item.error
         if recorded:
             report = sum(item.path, recorded=True, limits=limits, plugins=plugins_allowed())
-            talk = _doubts(report, limits)
+            talk = _doubt_lines(report, limits)
         else:
-            with opened(item.path, limits, tell=False) as checkpoint, output.meter("hashing") as progress:
+            with (
+                opened(item.path, limits, tell=False) as checkpoint,
+                output.progress_meter("hashing") as progress,
+            ):
                 report = sum(checkpoint, progress=progress, **keywords)
-                talk = notices(checkpoint)
-        talk += unread(item.path, "read", report.unread)
+                talk = notice_lines(checkpoint)
+        talk += unread_lines(item.path, "read", report.unread)
         if json:
             return Answer(report.exit_code, document=report.to_json(), talk=talk)
         return Answer(report.exit_code, texts=report.lines(several=several), talk=talk)
 
-    failed = failure("ckpt.sum") if json else None
-    with working(cluster, names) as is_cluster:
+    failed = failure_document("ckpt.sum") if json else None
+    with using_cluster(cluster, names) as is_cluster:
         count = 1 if is_cluster else jobs  # a process that talks to a cluster is not copied
-        return worst(look(names, items, answer, json=failed, jobs=count, doing="hashing"))
+        return worst_code(write_answers(names, items, answer, json=failed, jobs=count, doing="hashing"))
 
 
-def _doubts(report: SumReport, limits: Limits) -> list[str]:
+def _doubt_lines(report: SumReport, limits: Limits) -> list[str]:
     """The lines on what records no checksum, and on files that seem to be of another step."""
     path = show(report.path, None)
     files = [] if report.recorded is None else report.recorded.files
@@ -83,7 +86,7 @@ def _doubts(report: SumReport, limits: Limits) -> list[str]:
         what = (
             "no item has a recorded checksum"
             if without == len(items)
-            else f"{without:,} of {plural(len(items), 'item')} have no recorded checksum"
+            else f"{without:,} of {counted_noun(len(items), 'item')} have no recorded checksum"
         )
         lines.append(f"ckpt: {path}: {what}: sizes only (ckpt sum reads the bytes)")
     if len({file.steps for file in files if file.steps}) > 1:

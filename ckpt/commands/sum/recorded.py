@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ckpt.commands.sum.sums import FILE, Sum, listed_path, unescaped
+from ckpt.commands.sum.sums import FILE, Sum, listed_path, unescape_text
 from ckpt.commands.sum.sums import lines as sum_lines
 from ckpt.commands.verify.verify import Problem
 from ckpt.model.account import Absence
 from ckpt.model.checkpoint import RecordedFile, RecordedItem
 from ckpt.model.errors import UnreadableError, UsageError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, and_more, plural, show
+from ckpt.model.text import Json, and_more, counted_noun, show
 from ckpt.surface.reports import document_head, shown_as_html
 
 _FORMAT, _PART, _SIZE, _STEP = "# recorded: ", "# part: ", "# size: ", "# step: "
@@ -105,30 +105,30 @@ def parse(text: str) -> list[RecordedList]:
     name = ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(FILE):
-            path = unescaped(line.removeprefix(FILE))
+            path = unescape_text(line.removeprefix(FILE))
         elif line.startswith(_FORMAT):
             files, name = [], ""
             lists.append(RecordedList(path, line.removeprefix(_FORMAT), files))
         elif line.startswith(_PART):
-            name = unescaped(line.removeprefix(_PART))
+            name = unescape_text(line.removeprefix(_PART))
         elif line.startswith(_SIZE) and lists:
             items = []
             size = line.removeprefix(_SIZE)
             if not re.fullmatch(r"\d{1,19}", size, re.ASCII):
-                raise _wrong(number)
+                raise _line_error(number)
             files.append(ListedFile(name, int(size), items, ""))
         elif line.startswith(_STEP) and files:
             files[-1] = files[-1]._replace(steps=line.removeprefix(_STEP))
         elif line.strip() and not line.startswith("#"):
             match = _LINE.fullmatch(line)
             if match is None or not files:
-                raise _wrong(number)
+                raise _line_error(number)
             crc = None if match[1] == _NONE else int(match[1], 16)
-            items.append(RecordedItem(unescaped(match[3]), int(match[2]), crc))
+            items.append(RecordedItem(unescape_text(match[3]), int(match[2]), crc))
     return lists
 
 
-def _wrong(number: int) -> UnreadableError:
+def _line_error(number: int) -> UnreadableError:
     return UnreadableError(
         f"line {number:,} is no recorded checksum", hint="expected the lines of ckpt sum --recorded"
     )
@@ -153,7 +153,9 @@ class Comparison(NamedTuple):
     checked: str
 
 
-def compared(expected: RecordedList, format: str, files: Sequence[RecordedFile], stored: str) -> Comparison:
+def compare_recorded(
+    expected: RecordedList, format: str, files: Sequence[RecordedFile], stored: str
+) -> Comparison:
     """Compare the files of a checkpoint with a list in the file `stored`, item by item.
 
     Raises UsageError for a list of another format, whose items are others.
@@ -173,39 +175,39 @@ def compared(expected: RecordedList, format: str, files: Sequence[RecordedFile],
         ([name for name, file in here.items() if name in there and file.problem], "not read"),
     ):
         if names:
-            shown = and_more([_shown(name, here.get(name)) for name in names], _LISTED)
-            problems.append(Problem(f"{plural(len(names), 'file')} {what} ({shown})"))
+            shown = and_more([_file_text(name, here.get(name)) for name in names], _LISTED)
+            problems.append(Problem(f"{counted_noun(len(names), 'file')} {what} ({shown})"))
     for file in listed(format, files).files:
         if file.name in there:
             broken = [item for item in here[file.name].items if item.problem is not None]
-            problems += _differences(there[file.name], file, broken, source)
+            problems += _file_differences(there[file.name], file, broken, source)
     count = sum(len(file.items) for file in expected.files)
-    return Comparison(tuple(problems), f"{plural(count, 'item')} as {source} lists them")
+    return Comparison(tuple(problems), f"{counted_noun(count, 'item')} as {source} lists them")
 
 
-def _shown(name: str, file: RecordedFile | None) -> str:
+def _file_text(name: str, file: RecordedFile | None) -> str:
     """The name of a file, and why it could not be read."""
     why = "" if file is None or file.problem is None else f": {file.problem}"
     return f"{show(name, 80)}{why}"
 
 
-def _differences(
+def _file_differences(
     there: ListedFile, here: ListedFile, broken: Sequence[RecordedItem], source: str
 ) -> Iterator[Problem]:
     """Yield the differences of one file. The directories of the items in `broken` could not be read."""
     of = f" of {show(here.name, 80)}" if here.name else ""
-    before_steps, after_steps = _counters(there.steps), _counters(here.steps)
+    before_steps, after_steps = _parse_counters(there.steps), _parse_counters(here.steps)
     if any(before_steps.get(name, value) != value for name, value in after_steps.items()):
         own = show(here.name, 80) if here.name else "it"
         yield Problem(f"{own} is of {here.steps}, {source} lists {there.steps}")
-    before, after = _named(there.items), _named(here.items)
+    before, after = _items_by_name(there.items), _items_by_name(here.items)
     both = [(name, before[name], after[name]) for name in before if name in after]
     resized = [name for name, old, new in both if old.size != new.size]
     changed = [name for name, old, new in both if old.size == new.size and old.crc != new.crc]
     unread = {item.name for item in broken}
     if broken:
         yield Problem(
-            f"{plural(len(broken), 'item')}{of} cannot be read: {broken[0].problem}",
+            f"{counted_noun(len(broken), 'item')}{of} cannot be read: {broken[0].problem}",
             tuple(item.name for item in broken),
         )
     rows = (
@@ -216,19 +218,19 @@ def _differences(
     )
     for names, what in rows:
         if names:
-            yield Problem(f"{plural(len(names), 'item')}{of} {what}", tuple(name for name, _ in names))
+            yield Problem(f"{counted_noun(len(names), 'item')}{of} {what}", tuple(name for name, _ in names))
     if there.size != here.size and not any(names for names, _ in rows):
         own = show(here.name, 80) if here.name else "the file"
         yield Problem(f"{own} has {here.size:,} bytes, {source} lists {there.size:,}")
 
 
-def _counters(text: str) -> dict[str, str]:
+def _parse_counters(text: str) -> dict[str, str]:
     """The value of each counter in the text of the steps of a file."""
     rows = (row.rpartition(" ") for row in text.split(", ") if row)
     return {name: value for name, _, value in rows}
 
 
-def _named(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedItem]:
+def _items_by_name(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedItem]:
     """The items by their names. Of several with one name each has a number: ranks hold copies."""
     counts: dict[str, int] = {}
     rows: dict[tuple[str, int], RecordedItem] = {}
@@ -266,7 +268,9 @@ class SumReport(NamedTuple):
 
     def __repr__(self) -> str:
         files = () if self.recorded is None else self.recorded.files
-        what = plural(len(self.sums), "sum") if self.recorded is None else plural(len(files), "file")
+        what = (
+            counted_noun(len(self.sums), "sum") if self.recorded is None else counted_noun(len(files), "file")
+        )
         return f"<ckpt.SumReport {show(self.path)}: {what}>"
 
     def lines(self, *, several: bool = False) -> list[str]:

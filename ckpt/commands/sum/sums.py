@@ -17,13 +17,13 @@ from ckpt.elements.spans import refuse_unfolded
 from ckpt.elements.unpacked import packed_blocks
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import unwrapping
+from ckpt.evidence.wrappers import unwrapping_rule
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnreadableError, UnsupportedError
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Tensor, TensorRef, parts_of, unwrapped
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.tensors import Tensor, TensorRef, parts_of, unwrap_dtensor
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import tied_names
 
 
@@ -56,7 +56,7 @@ def sums(
     """
     chosen = survey.everything if everything else survey.model_or_all(section)
     rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
-    records = _sums(survey, rows, progress, executor)
+    records = _sum_rows(survey, rows, progress, executor)
     others = tied_names([entry for _, entry in rows])
     first = {entry.name: name for name, entry in rows}
     records = [
@@ -93,7 +93,7 @@ def sums_now(
     candidates: list[dict[str, Sum]] = []
     for names in named:
         if len(names) == most:
-            current = {row.name: row for row in _sums(survey, names.items(), progress, executor)}
+            current = {row.name: row for row in _sum_rows(survey, names.items(), progress, executor)}
             if all(row.digest == wanted[name] for name, row in current.items()):
                 return current
             candidates.append(current)
@@ -117,14 +117,16 @@ def _digest_or_none(tensor: Tensor) -> str | None:
         return None
 
 
-def _sums(
+def _sum_rows(
     survey: Survey,
     rows: Iterable[tuple[str, Entry]],
     progress: Callable[[int], None] | None,
     executor: Executor | None,
 ) -> list[Sum]:
     named = list(rows)
-    tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in named]
+    tasks = [
+        Task(_sum_tensor, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in named
+    ]
     results = run_each(executor or Local(), tasks, progress)
     return [
         Sum(name, "", unread=result.problem) if isinstance(result, Failed) else Sum(name, result)
@@ -132,7 +134,7 @@ def _sums(
     ]
 
 
-def _sum(name: str, tensor: Tensor, path: str) -> str:
+def _sum_tensor(name: str, tensor: Tensor, path: str) -> str:
     """The sum of a tensor: one task, for SHA-256 takes one byte after the other."""
     try:
         return digest(tensor)
@@ -146,7 +148,7 @@ def digest(tensor: Tensor) -> str:
     For a composite tensor its layout and each of its parts are included.
     """
     checksum = hashlib.sha256()
-    tensor = unwrapped(tensor)
+    tensor = unwrap_dtensor(tensor)
     if not isinstance(tensor, TensorRef):
         checksum.update(
             f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} {tensor.detail}\n".encode()
@@ -191,12 +193,12 @@ def lines(records: Sequence[Sum], file: str | None = None) -> list[str]:
     return head
 
 
-def unescaped(text: str) -> str:
+def unescape_text(text: str) -> str:
     """The text that `show` has escaped."""
-    return _ESCAPE.sub(_character, text)
+    return _ESCAPE.sub(_unescape_match, text)
 
 
-def _character(match: re.Match[str]) -> str:
+def _unescape_match(match: re.Match[str]) -> str:
     """The character of an escape of `show`; other text stays unchanged."""
     if match[1] in _PLAIN:
         return _PLAIN[match[1]]
@@ -210,9 +212,9 @@ def parse(text: str) -> list[Sum]:
     file = None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(FILE):
-            file = unescaped(line.removeprefix(FILE))
+            file = unescape_text(line.removeprefix(FILE))
         if line.startswith(TIED) and rows:
-            rows[-1] = rows[-1]._replace(tied=unescaped(line.removeprefix(TIED)))
+            rows[-1] = rows[-1]._replace(tied=unescape_text(line.removeprefix(TIED)))
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
@@ -220,7 +222,7 @@ def parse(text: str) -> list[Sum]:
             raise UnreadableError(
                 f"line {number:,} is no SHA-256 and a name", hint="expected the lines of ckpt sum"
             )
-        rows.append(Sum(unescaped(match[2]), match[1], file))
+        rows.append(Sum(unescape_text(match[2]), match[1], file))
     if not rows:
         raise UnreadableError("holds no sums", hint="expected the lines of ckpt sum")
     return rows
@@ -232,7 +234,7 @@ def listed_path(path: str, listed: Sequence[str]) -> str | None:
     A copy lies elsewhere, so the last steps of its path decide. Where several end as much alike, it is None.
     """
     own = _steps_of(path)
-    alike = [(_common(own, _steps_of(other)), other) for other in listed]
+    alike = [(_count_common_steps(own, _steps_of(other)), other) for other in listed]
     exact = [other for _, other in alike if _steps_of(other) == own]
     most = max((count for count, _ in alike), default=0)
     best = exact or [other for count, other in alike if count == most > 0]
@@ -243,7 +245,7 @@ def _steps_of(path: str) -> list[str]:
     return os.path.normpath(path).split(os.sep)
 
 
-def _common(first: Sequence[str], second: Sequence[str]) -> int:
+def _count_common_steps(first: Sequence[str], second: Sequence[str]) -> int:
     """The number of last steps that two paths share."""
     count = 0
     for step, other in zip(reversed(first), reversed(second), strict=False):
@@ -286,14 +288,14 @@ class Likeness(NamedTuple):
         other = show(self.path, 80)
         out: list[tuple[str, tuple[str, ...]]] = []
         if self.missing:
-            out.append((f"lacks {plural(len(self.missing), 'tensor')} of {other}", self.missing))
+            out.append((f"lacks {counted_noun(len(self.missing), 'tensor')} of {other}", self.missing))
         if self.reshaped:
             name, (own, theirs) = next(iter(self.reshaped.items()))
-            text = f"{plural(len(self.reshaped), 'tensor')} with another shape than in {other}"
+            text = f"{counted_noun(len(self.reshaped), 'tensor')} with another shape than in {other}"
             text += f": {show(name, 60)} is {list(own)}, there {list(theirs)}"
             out.append((text, tuple(self.reshaped)))
         if self.extra:
-            out.append((f"{plural(len(self.extra), 'tensor')} not in {other}", self.extra))
+            out.append((f"{counted_noun(len(self.extra), 'tensor')} not in {other}", self.extra))
         return out
 
     @property
@@ -312,17 +314,17 @@ class Likeness(NamedTuple):
 
 def like_of(survey: Survey, section: str | None = None) -> Like:
     """Return the tensors of another save. Raises UsageError if it has no such section."""
-    chosen = survey.section(section) if section is not None else _model(survey)
+    chosen = survey.section(section) if section is not None else _only_model_or_all(survey)
     every = survey.everything
-    tied = _tied(every) | _tied(chosen)
-    return Like(survey.path, _shapes(every), _shapes(chosen), _sections(survey), tied)
+    tied = _tied_names(every) | _tied_names(chosen)
+    return Like(survey.path, _tensor_shapes(every), _tensor_shapes(chosen), _section_names(survey), tied)
 
 
 def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
     """Return the tensors that a file of sums names."""
     stored = list(rows)
     own = [row.name for row in stored]
-    plain = unwrapping(own)
+    plain = unwrapping_rule(own)
     names: dict[str, Shape | None] = dict.fromkeys(map(plain, own))
     tied = {plain(row.name): plain(row.tied) for row in stored if row.tied is not None}
     return Like(path, names, names, tied=tied)
@@ -340,23 +342,23 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
     elif not like.sections:
         parts = [whole, *survey.models, *survey.sections]
         part, theirs = (
-            max(parts, key=lambda candidate: len(_shapes(candidate).keys() & like.every.keys())),
+            max(parts, key=lambda candidate: len(_tensor_shapes(candidate).keys() & like.every.keys())),
             like.every,
         )
-    elif like.sections == _sections(survey):
+    elif like.sections == _section_names(survey):
         part, theirs = whole, like.every
     else:
-        part, theirs = _model(survey), like.model
-    own = _shapes(part)
+        part, theirs = _only_model_or_all(survey), like.model
+    own = _tensor_shapes(part)
     names = part.names()
-    full = dict(zip(map(unwrapping(names), names), (entry.name for entry in part.entries), strict=True))
+    full = dict(zip(map(unwrapping_rule(names), names), (entry.name for entry in part.entries), strict=True))
     reshaped = {
         full[name]: (shape, other)
         for name, shape in own.items()
         if (other := theirs.get(name)) is not None and shape is not None and shape != other
     }
     # A name of one memory stands for all of its names, for many writers save it once.
-    tied = _tied(part)
+    tied = _tied_names(part)
     ours = {like.tied.get(name, name) for name in own}
     others = {tied.get(name, name) for name in theirs}
     return Likeness(
@@ -368,30 +370,30 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
     )
 
 
-def _model(survey: Survey) -> Section:
+def _only_model_or_all(survey: Survey) -> Section:
     return survey.candidates[0] if len(survey.candidates) == 1 else survey.everything
 
 
-def _sections(survey: Survey) -> frozenset[str]:
+def _section_names(survey: Survey) -> frozenset[str]:
     return frozenset(section.name for section in survey.sections if section.tensors)
 
 
-def _tied(part: Section) -> dict[str, str]:
+def _tied_names(part: Section) -> dict[str, str]:
     """The tensors of a section that are other names of an earlier one, by their names in it, and the first name."""
     others = tied_names(part.entries)
     if not others:
         return others
     names = part.names()
-    plain = unwrapping(names)
+    plain = unwrapping_rule(names)
     short = {entry.name: plain(name) for entry, name in zip(part.entries, names, strict=True)}
     return {short[name]: short[first] for name, first in others.items()}
 
 
-def _shapes(part: Section) -> dict[str, Shape | None]:
+def _tensor_shapes(part: Section) -> dict[str, Shape | None]:
     """The shape of each tensor of a section, by its name in it."""
     names = part.names()
     entries: Sequence[tuple[str, Shape | None]] = [
         (name, entry.tensor.shape)
-        for name, entry in zip(map(unwrapping(names), names), part.entries, strict=True)
+        for name, entry in zip(map(unwrapping_rule(names), names), part.entries, strict=True)
     ]
     return dict(entries)

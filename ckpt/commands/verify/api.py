@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ckpt.bytes.executor import Local, current
+from ckpt.bytes.executor import Local, current_executor
 from ckpt.commands.sum.api import sum
 from ckpt.model.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.model.limits import Limits
@@ -15,7 +15,7 @@ from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.keywords import Path, Texts, globs_of, limits_only
 from ckpt.surface.api.opening import Input, at_hand, location_of, path_of
-from ckpt.surface.api.progress import Meter, Progress, metered
+from ckpt.surface.api.progress import Meter, Progress, metered_reading
 
 if TYPE_CHECKING:
     from ckpt.commands.sum.recorded import SumReport
@@ -67,8 +67,8 @@ def verify(
     stored, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
     try:
         with about(path), at_hand(source, limits, plugins=plugins) as opened:
-            with metered(progress, opened) as meter:
-                report = verdict(opened, stored, section, quick=quick, progress=meter)
+            with metered_reading(progress, opened) as meter:
+                report = judge_checkpoint(opened, stored, section, quick=quick, progress=meter)
             if other is not None:
                 from ckpt.commands.rewriting.report import with_ties
                 from ckpt.commands.sum.sums import likeness
@@ -82,8 +82,8 @@ def verify(
             return report
     except CkptError as error:
         if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
-            return job.unreadable(path, error.failure(path))
-        plan = partial(_salvage, limits=limits)
+            return job.unreadable_report(path, error.failure(path))
+        plan = partial(_salvage_command, limits=limits)
         executor = None if quick else Local()
         # Of a folder one file is damaged, but its tensors are counted and saved together with those of the others.
         rest = remainder(path, limits, plan, plugins=plugins, executor=executor)
@@ -116,10 +116,10 @@ def _published(
     except UsageError:
         raise
     except CkptError as error:
-        return job.unreadable(path, error.failure(path))
+        return job.unreadable_report(path, error.failure(path))
 
 
-def verdict(
+def judge_checkpoint(
     opened: Checkpoint, stored: Stored | None, section: str | None, *, quick: bool, progress: Meter | None
 ) -> VerifyReport:
     """The verdict on a checkpoint that could be opened. Raises CkptError where it is damaged."""
@@ -133,15 +133,15 @@ def verdict(
     if stored is not None and not stored.lists:
         expected = sums_of(opened.path, stored.sums)
         survey = with_ties(opened.survey, opened.limits)
-        now = sums_now(survey, expected, section, progress=progress, executor=current())
+        now = sums_now(survey, expected, section, progress=progress, executor=current_executor())
         # The sums may leave out tensors, damaged ones too: ckpt sum lists no sum of these.
         unnamed = job.unnamed_tensors(survey, expected) if section is None else []
-        report = job.against(checkpoint, expected, now, unnamed)
+        report = job.judge_by_sums(checkpoint, expected, now, unnamed)
     else:
-        report = job.structure(checkpoint)
+        report = job.judge_structure(checkpoint)
     if not quick:
         done = checksums(
-            location_of(opened), opened.limits, progress, plugins=opened.plugins, executor=current()
+            location_of(opened), opened.limits, progress, plugins=opened.plugins, executor=current_executor()
         )
         report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
     if stored is not None and stored.lists:
@@ -149,16 +149,16 @@ def verdict(
     elif quick:
         report = report._replace(not_checked=(*report.not_checked, job.UNREAD))
     if report.hint is None and checkpoint.account.has_noticed("stale-index"):
-        return report._replace(hint=_command(checkpoint, opened.limits, "indexed"))
+        return report._replace(hint=_working_command(checkpoint, opened.limits, "indexed"))
     return report
 
 
-def _salvage(checkpoint: Contents, limits: Limits) -> str | None:
+def _salvage_command(checkpoint: Contents, limits: Limits) -> str | None:
     """The command that writes what is whole of a damaged file, or None where none works."""
-    return _command(checkpoint, limits, "salvage")
+    return _working_command(checkpoint, limits, "salvage")
 
 
-def _command(checkpoint: Contents, limits: Limits, word: str) -> str | None:
+def _working_command(checkpoint: Contents, limits: Limits, word: str) -> str | None:
     """The command for what a word asks for, or None where none works."""
     from ckpt.evidence.survey import Survey
 

@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from ckpt.commands.sum.sums import listed_path
 from ckpt.commands.verify.api import verify
 from ckpt.commands.verify.text import verify_lines
-from ckpt.commands.verify.verify import EXIT_CODES, Problem, unreadable, with_recorded
+from ckpt.commands.verify.verify import EXIT_CODES, Problem, unreadable_report, with_recorded
 from ckpt.model.errors import CkptError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.model.text import Json as JsonValue
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.surface.api.stored import Stored, checked_with, piped_sums
-from ckpt.surface.api.walk import Found, is_concern, looked
+from ckpt.surface.api.walk import Found, find_items_to_open, is_concern
 from ckpt.surface.cli import output
 from ckpt.surface.cli.fencing import fence_in
 from ckpt.surface.cli.inputs import (
     STDIN,
     TROUBLE,
     Answer,
-    each,
-    look,
     named_paths,
     plugins_allowed,
+    run_for_each,
     stdin_bytes,
-    working,
-    worst,
+    using_cluster,
+    worst_code,
+    write_answers,
 )
 from ckpt.surface.text.lines import plain_text
 
@@ -81,9 +81,9 @@ def command(
         files = [] if item.named or expected is None else expected.files()
         wanted = None if files and listed_path(item.path, files) is None else expected
         if item.error is not None:
-            report = unreadable(item.path, item.error.failure(item.path))
+            report = unreadable_report(item.path, item.error.failure(item.path))
         else:
-            with output.meter("checking") as progress:
+            with output.progress_meter("checking") as progress:
                 report = verify(
                     item.path,
                     quick=quick,
@@ -110,20 +110,20 @@ def command(
         shown = [] if hide_intact and not report.exit_code else verify_lines(report, output.screen_width())
         return Answer(report.exit_code, lines=shown)
 
-    items = looked(names, limits, plugins=plugins)
-    failed = _failed if json else None
-    with working(cluster, names) as is_cluster:
+    items = find_items_to_open(names, limits, plugins=plugins)
+    failed = _failure_document if json else None
+    with using_cluster(cluster, names) as is_cluster:
         count = 1 if is_cluster else jobs  # a process that talks to a cluster is not copied
-        codes = look(names, items, answer, json=failed, jobs=count, doing="checking")
-    gone = [] if expected is None else _unmatched(expected, items)
+        codes = write_answers(names, items, answer, json=failed, jobs=count, doing="checking")
+    gone = [] if expected is None else _unmatched_paths(expected, items)
     if gone and sums is not None:
         listed_paths = and_more([show(path, 80) for path in gone], 3)
-        output.talk(f"ckpt: {show(sums, None)}: not compared, no such checkpoint here: {listed_paths}")
+        output.write_talk(f"ckpt: {show(sums, None)}: not compared, no such checkpoint here: {listed_paths}")
         if all(item.named for item in items):
             gone = []  # only a folder should hold them all
     if len(codes) + len(gone) > 1 and not json:
-        output.conclude(_summary(codes, len(gone)))
-    return worst([*codes, EXIT_CODES["damaged"]] if gone else codes)
+        output.write_conclusion(_summary_text(codes, len(gone)))
+    return worst_code([*codes, EXIT_CODES["damaged"]] if gone else codes)
 
 
 def _verified_against(
@@ -136,38 +136,38 @@ def _verified_against(
     codes: list[int] = []
 
     def one(path: str) -> int:
-        with output.meter("checking") as progress:
+        with output.progress_meter("checking") as progress:
             report = verify(path, against=listing, progress=progress, limits=limits)
         codes.append(report.exit_code)
         if as_json:
             output.write_json(report.to_json())
         elif output.is_silent() and report.exit_code:
-            output.complain(f"ckpt: {plain_text(verify_lines(report)).rstrip()}")
+            output.write_complaint(f"ckpt: {plain_text(verify_lines(report)).rstrip()}")
         elif report.exit_code or not hides_intact:
             output.write_lines(verify_lines(report, output.screen_width()))
         return report.exit_code
 
-    code = each(names, one, json="ckpt.verify" if as_json else None)
+    code = run_for_each(names, one, json="ckpt.verify" if as_json else None)
     if len(codes) > 1 and not as_json:
-        output.conclude(_summary(codes, 0))
+        output.write_conclusion(_summary_text(codes, 0))
     return code
 
 
-def _unmatched(stored: Stored, items: Sequence[Found]) -> list[str]:
+def _unmatched_paths(stored: Stored, items: Sequence[Found]) -> list[str]:
     """The checkpoints that the file of sums lists and that are not among those to be checked."""
     files = stored.files()
     matches = {listed_path(item.path, files) for item in items}
     return [path for path in files if path not in matches]
 
 
-def _failed(path: str, error: CkptError) -> dict[str, JsonValue]:
+def _failure_document(path: str, error: CkptError) -> dict[str, JsonValue]:
     """The document of a folder without a checkpoint."""
-    return unreadable(path, error.failure(path)).to_json()
+    return unreadable_report(path, error.failure(path)).to_json()
 
 
-def _summary(codes: Sequence[int], missing: int) -> str:
+def _summary_text(codes: Sequence[int], missing: int) -> str:
     """`5 files: 3 intact, 1 damaged, 1 unreadable`; the checkpoints that a list has and a folder lacks count too."""
     counts = [(codes.count(code), verdict) for verdict, code in EXIT_CODES.items()]
     parts = ", ".join(f"{count:,} {verdict}" for count, verdict in counts if count)
     parts += f", {missing:,} missing" if missing else ""
-    return f"{plural(len(codes) + missing, 'file')}: {parts}"
+    return f"{counted_noun(len(codes) + missing, 'file')}: {parts}"

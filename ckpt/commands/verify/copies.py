@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from ckpt.bytes.far import Published, is_url
-from ckpt.bytes.location import Location, is_cached_model, locate, published_files, shown
+from ckpt.bytes.location import Location, is_cached_model, locate, published_files, shown_path
 from ckpt.commands.verify.published import Compared, best_name, report_of
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.model.errors import CkptError, LinkError, NotOpenedError, UsageError
@@ -36,7 +36,7 @@ def listing_at(against: str) -> Listing:
     """Return the files that an hf URL publishes. Raises NotOpenedError, UnreadableError, UsageError."""
     if not against.startswith("hf://"):
         raise UsageError("--against: not a Hugging Face URL", hint="hf://ORG/MODEL[@REVISION]")
-    return Listing(shown(against).rstrip("/"), published_files(against))
+    return Listing(shown_path(against).rstrip("/"), published_files(against))
 
 
 def compared_with_published(path: str, listing: Listing, meter: Meter | None = None) -> VerifyReport:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ckpt.bytes.far import Published
 from ckpt.commands.verify.verify import Problem, VerifyReport
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import folded, plural, show
+from ckpt.model.text import counted_noun, show, show_folded_names
 
 _SHARD = re.compile(r"(.*)-[0-9]{5}-of-([0-9]{5}\.[a-z]+)")
 _SHOWN = 3
@@ -47,14 +47,24 @@ def report_of(
     problems = [Problem(_difference(row, where)) for row in compared if not row.is_same]
     lost = _shards_of(names, gone)
     if lost:
-        problems.append(Problem(f"{plural(len(lost), 'shard')} missing: {folded(lost, _SHOWN)}"))
+        problems.append(
+            Problem(f"{counted_noun(len(lost), 'shard')} missing: {show_folded_names(lost, _SHOWN)}")
+        )
     other = [name for name in gone if name not in lost]
-    left = [f"{plural(len(other), 'file')} of {where} not here ({folded(other, _SHOWN)})"] if other else []
+    left = (
+        [f"{counted_noun(len(other), 'file')} of {where} not here ({show_folded_names(other, _SHOWN)})"]
+        if other
+        else []
+    )
     own = list(extra)
-    left += [f"{plural(len(own), 'file')} that it does not list ({folded(own, _SHOWN)})"] if own else []
+    left += (
+        [f"{counted_noun(len(own), 'file')} that it does not list ({show_folded_names(own, _SHOWN)})"]
+        if own
+        else []
+    )
     unfollowed = list(links)
     left += (
-        [f"{plural(len(unfollowed), 'link')} not followed ({folded(unfollowed, _SHOWN)})"]
+        [f"{counted_noun(len(unfollowed), 'link')} not followed ({show_folded_names(unfollowed, _SHOWN)})"]
         if unfollowed
         else []
     )
@@ -74,7 +84,7 @@ def _checked(same: list[Compared], where: str) -> str:
     counts = [(len(same) - blobs, "SHA-256"), (blobs, "git's SHA-1")]
     ways = [(count, way) for count, way in counts if count]
     how = f"by {ways[0][1]}" if len(ways) == 1 else ", ".join(f"{count:,} by {way}" for count, way in ways)
-    return f"{plural(len(same), 'file')} as {where} lists {'it' if len(same) == 1 else 'them'} ({how})"
+    return f"{counted_noun(len(same), 'file')} as {where} lists {'it' if len(same) == 1 else 'them'} ({how})"
 
 
 def _difference(row: Compared, where: str) -> str:

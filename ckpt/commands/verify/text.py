@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckpt.commands.verify.verify import UNREAD, Problem, VerifyReport
-from ckpt.model.text import and_more, listed, plural, show, show_literal
-from ckpt.surface.text.lines import Line, pasted_line, spread, whole
+from ckpt.model.text import and_more, counted_noun, show, show_literal, show_names
+from ckpt.surface.text.lines import Line, break_line, pasted_line, whole
 
 _LISTED = 6
 _STYLES = {"intact": "name", "damaged": "error", "unreadable": "warning"}
@@ -15,33 +15,33 @@ def verify_lines(report: VerifyReport, width: int | None = None) -> list[Line]:
     line = [
         (f"{whole(show(report.path, None))}: ", ""),
         (report.verdict, _STYLES[report.verdict]),
-        (f": {show_literal(_text(report))}", ""),
+        (f": {show_literal(_report_text(report))}", ""),
     ]
-    rows = spread(line, width)
+    rows = break_line(line, width)
     return rows if report.hint is None else [*rows, pasted_line(report.hint, width)]
 
 
-def _text(report: VerifyReport) -> str:
+def _report_text(report: VerifyReport) -> str:
     if report.verdict == "unreadable":
-        return and_more([_problem(problem, is_cut=False) for problem in report.problems], _LISTED, "; ")
+        return and_more([_problem_text(problem, is_cut=False) for problem in report.problems], _LISTED, "; ")
     if report.verdict == "intact":
         unchecked = f"; not checked: {', '.join(report.not_checked)}" if report.not_checked else ""
         runs = f"; not safe: loading it calls {and_more(list(report.called), 1)}" if report.called else ""
         doubts = f"; doubtful: {'; '.join(report.doubts)}" if report.doubts else ""
         return f"{', '.join(report.checked)}{unchecked}{doubts}{runs}"
     is_cut = report.lost is not None
-    text = and_more([_problem(problem, is_cut=is_cut) for problem in report.problems], _LISTED, "; ")
+    text = and_more([_problem_text(problem, is_cut=is_cut) for problem in report.problems], _LISTED, "; ")
     if report.whole is not None and report.lost is not None:
         count = len(report.whole) + len(report.lost)
         state = "there" if UNREAD in report.not_checked else "whole"
-        text += f"; {len(report.whole):,} of {plural(count, 'tensor')} are {state}"
-        text += f", lost: {listed(report.lost, _LISTED, 60)}" if report.lost else ""
+        text += f"; {len(report.whole):,} of {counted_noun(count, 'tensor')} are {state}"
+        text += f", lost: {show_names(report.lost, _LISTED, 60)}" if report.lost else ""
         text += f"; not checked: {', '.join(report.not_checked)}" if UNREAD in report.not_checked else ""
     return text
 
 
-def _problem(problem: Problem, *, is_cut: bool) -> str:
-    names = "" if is_cut else listed(problem.tensors, _LISTED, 60)
+def _problem_text(problem: Problem, *, is_cut: bool) -> str:
+    names = "" if is_cut else show_names(problem.tensors, _LISTED, 60)
     return f"{problem.what} ({names})" if names else problem.what
 
 

@@ -13,12 +13,12 @@ from ckpt.model.errors import Failure, UnreadableError
 from ckpt.model.findings import LOST
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import Json, and_more, folded, plural, show, size_text
+from ckpt.model.text import Json, and_more, counted_noun, show, show_folded_names, size_text
 from ckpt.surface.reports import document_head, shown_as_html
 from ckpt.tree.find import tied_names
 
 Verdict = Literal["intact", "damaged", "unreadable"]
-"""`unreadable`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
+"""`unreadable_report`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
 
 EXIT_CODES: dict[Verdict, int] = {"intact": 0, "damaged": 1, "unreadable": 2}
 
@@ -94,7 +94,7 @@ ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size", "no-inde
 """Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
 
 
-def structure(checkpoint: Checkpoint) -> VerifyReport:
+def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     """Judge a checkpoint by what reading has shown.
 
     That is the container, the place of each tensor, the files of a folder and the index of shards.
@@ -106,37 +106,39 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
         for notice in account.noticed(code):
             way_out = f" ({notice.hint})" if notice.hint else ""
             problems.append(Problem(notice.message + way_out, notice.tensors))
-    checked = [plural(len(checkpoint.tensors), "tensor")]
+    checked = [counted_noun(len(checkpoint.tensors), "tensor")]
     odd = account.messages(ODD)
     if checkpoint.traits.is_archive:
-        checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
+        checked.append(f"all of {counted_noun(len(checkpoint.parts), 'member')} read")
     elif checkpoint.traits.is_set:
-        checked.append(f"{plural(len(checkpoint.parts), 'file')} of ranks")
+        checked.append(f"{counted_noun(len(checkpoint.parts), 'file')} of ranks")
     elif checkpoint.members:
-        checked.append(plural(len(checkpoint.parts), "file"))
+        checked.append(counted_noun(len(checkpoint.parts), "file"))
     indexed = [
         part
-        for part in (checkpoint, *_files(checkpoint))
+        for part in (checkpoint, *_member_checkpoints(checkpoint))
         if part.parts
         and not part.members
         and not (part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state)
     ]
     if checkpoint.traits.fills_a_state and not losses:
-        data = [part for part in _files(checkpoint) or [checkpoint] if part.traits.fills_a_state]
-        checked.append(f"the metadata and {plural(sum(len(part.parts) for part in data), 'data file')} agree")
+        data = [part for part in _member_checkpoints(checkpoint) or [checkpoint] if part.traits.fills_a_state]
+        checked.append(
+            f"the metadata and {counted_noun(sum(len(part.parts) for part in data), 'data file')} agree"
+        )
     if indexed and not account.has_noticed("no-index"):
         checked.append("index and shards agree")
     for part in indexed:
-        odd += _index(part)
+        odd += _index_doubts(part)
     empty = valueless(checkpoint)
     if empty:
         odd.append(
-            f"{plural(len(empty), 'tensor')} on the device meta, saved without values: {folded(empty)}"
+            f"{counted_noun(len(empty), 'tensor')} on the device meta, saved without values: {show_folded_names(empty)}"
         )
     mixed = Survey(checkpoint).mixed
     doubts = account.messages(("mixed-steps",))
     doubts += [] if mixed is None else [mixed.text]
-    report = _judged(checkpoint, problems, checked, odd)._replace(doubts=tuple(doubts))
+    report = _make_report(checkpoint, problems, checked, odd)._replace(doubts=tuple(doubts))
     if not losses:
         return report
     names = set(account.lost_names)
@@ -147,11 +149,11 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     )
 
 
-def _files(checkpoint: Checkpoint) -> list[Checkpoint]:
+def _member_checkpoints(checkpoint: Checkpoint) -> list[Checkpoint]:
     return [member.checkpoint for member in checkpoint.members]
 
 
-def _index(checkpoint: Checkpoint) -> list[str]:
+def _index_doubts(checkpoint: Checkpoint) -> list[str]:
     """A line when the index counts other bytes than the shards hold, as tied tensors make it.
 
     No loader reads that number, so it is not damage.
@@ -178,7 +180,10 @@ def with_checksums(
 
     With something `unread` the file is not known to be intact, and not all that is damaged is known.
     """
-    problems = [*report.problems, *(Problem(what, _tensors(checkpoint, storage)) for what, storage in damage)]
+    problems = [
+        *report.problems,
+        *(Problem(what, _storage_tensors(checkpoint, storage)) for what, storage in damage),
+    ]
     checked = [
         *report.checked,
         *(
@@ -193,12 +198,14 @@ def with_checksums(
     if unchecked:
         why = "records without a checksum" if nbytes else f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
-    judged = _judged(checkpoint, problems, checked, not_checked)
-    whole, lost = _parted(checkpoint, report, [row.tensors for row in problems[len(report.problems) :]])
-    return _doubted(judged._replace(whole=whole, lost=lost, doubts=report.doubts), unread)
+    judged = _make_report(checkpoint, problems, checked, not_checked)
+    whole, lost = _split_tensors(
+        checkpoint, report, [row.tensors for row in problems[len(report.problems) :]]
+    )
+    return _mark_unread(judged._replace(whole=whole, lost=lost, doubts=report.doubts), unread)
 
 
-def _parted(
+def _split_tensors(
     checkpoint: Checkpoint, report: VerifyReport, damaged: Sequence[Sequence[str]]
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Return the whole and the lost tensors of a checkpoint of which some are lost or do not match their checksums."""
@@ -210,7 +217,7 @@ def _parted(
     return tuple(name for name in names if name not in lost), tuple(name for name in names if name in lost)
 
 
-def _doubted(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
+def _mark_unread(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
     """The report, where some of the bytes could not be read."""
     if not unread:
         return report
@@ -222,7 +229,7 @@ def _doubted(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
     )
 
 
-def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
+def _storage_tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
     """The names of the tensors over a storage."""
     if storage is None:
         return ()
@@ -261,14 +268,14 @@ def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
     ]
 
 
-def against(
+def judge_by_sums(
     checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, Sum], unnamed: Sequence[str] = ()
 ) -> VerifyReport:
     """Compare a checkpoint with stored sums. `current` are its sums now, `unnamed` the tensors without a stored one.
 
     What reading has shown is judged too: a folder of which a file is damaged is not intact because its sums match.
     """
-    shown = structure(checkpoint)
+    shown = judge_structure(checkpoint)
     matches = {row.name: current[row.name] for row in expected if row.name in current}
     unread = [f"{show(name, 80)}: {row.unread}" for name, row in matches.items() if row.unread is not None]
     other = tuple(
@@ -276,27 +283,29 @@ def against(
         for row in expected
         if row.name in matches and matches[row.name].unread is None and matches[row.name].digest != row.digest
     )
-    held = {_memory(row) for row in expected if row.name in matches}
-    gone = tuple(row.name for row in expected if row.name not in matches and _memory(row) not in held)
+    held = {_memory_key(row) for row in expected if row.name in matches}
+    gone = tuple(row.name for row in expected if row.name not in matches and _memory_key(row) not in held)
     problems = [
-        Problem(f"{plural(len(names), 'tensor')} {what}", names)
+        Problem(f"{counted_noun(len(names), 'tensor')} {what}", names)
         for names, what in ((other, "with another sum"), (gone, "missing"))
         if names
     ]
     verb = "matches" if len(expected) == 1 else "match"
-    done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} {verb}"]
+    done = [] if problems or unread else [f"{counted_noun(len(expected), 'stored sum')} {verb}"]
     if done and (tied := [row.name for row in expected if row.name not in matches]):
-        done.append(f"{folded(tied, 3)} by a tied name")
+        done.append(f"{show_folded_names(tied, 3)} by a tied name")
     rest = (
-        [f"{plural(len(unnamed), 'tensor')} that the sums do not name ({folded(unnamed, 3)})"]
+        [
+            f"{counted_noun(len(unnamed), 'tensor')} that the sums do not name ({show_folded_names(unnamed, 3)})"
+        ]
         if unnamed
         else []
     )
-    report = _judged(checkpoint, [*shown.problems, *problems], done, rest)
-    return _doubted(report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread)
+    report = _make_report(checkpoint, [*shown.problems, *problems], done, rest)
+    return _mark_unread(report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread)
 
 
-def _memory(row: Sum) -> tuple[str, str]:
+def _memory_key(row: Sum) -> tuple[str, str]:
     """Return the same for the stored sums of all names of one tensor.
 
     A file of safetensors, or transformers when it saves, writes such a tensor once, under one of them.
@@ -334,7 +343,7 @@ def damaged(
     problems = [Problem(problem, gone), *map(Problem, rows)]
     if unsound:
         verb = "does not match its checksum" if len(unsound) == 1 else "do not match their checksums"
-        problems.append(Problem(f"{plural(len(unsound), 'tensor')} {verb}", tuple(unsound)))
+        problems.append(Problem(f"{counted_noun(len(unsound), 'tensor')} {verb}", tuple(unsound)))
     problems += [Problem(what, names) for what, names in unproved]
     return VerifyReport(
         path,
@@ -346,12 +355,12 @@ def damaged(
     )
 
 
-def unreadable(path: str, error: Failure) -> VerifyReport:
+def unreadable_report(path: str, error: Failure) -> VerifyReport:
     """The report on a file about which nothing is known."""
     return VerifyReport(path, None, "unreadable", (Problem(str(error)),), error=error)
 
 
-def _judged(
+def _make_report(
     checkpoint: Checkpoint, problems: Sequence[Problem], checked: Sequence[str], not_checked: Sequence[str]
 ) -> VerifyReport:
     verdict: Verdict = "damaged" if problems else "intact"

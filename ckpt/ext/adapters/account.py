@@ -8,8 +8,8 @@ from ckpt.ext.adapters.base import Shift
 from ckpt.ext.adapters.plan import Pair, Plan
 from ckpt.ext.adapters.reader import Adapter
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, folded, plural, show
-from ckpt.surface.text.lines import Line, hung
+from ckpt.model.text import Json, counted_noun, show, show_folded_names
+from ckpt.surface.text.lines import Line, hanging_lines
 
 _GROUPS = 12
 _NAMES = 6
@@ -89,17 +89,17 @@ class MergeAccount(NamedTuple):
         out: list[Line] = []
         for index, source in enumerate(self.sources):
             rows = [row for row in self.merged if row.adapter == index]
-            out += hung([("adapter: ", "")], self._headline(source), width, 2)
-            for text in [*_layer_texts(rows), *_notes(source)]:
-                out += hung([("  ", "")], text, width, 4)
+            out += hanging_lines([("adapter: ", "")], self._source_headline(source), width, 2)
+            for text in [*_layer_texts(rows), *_source_notes(source)]:
+                out += hanging_lines([("  ", "")], text, width, 4)
         return out
 
-    def _headline(self, source: Source) -> str:
+    def _source_headline(self, source: Source) -> str:
         of = source.tensors
-        text = f"{show(source.path, None)}: {source.names}, {plural(source.layers, 'layer')}"
+        text = f"{show(source.path, None)}: {source.names}, {counted_noun(source.layers, 'layer')}"
         if source.weight != 1:
             text += f", weight {source.weight:g}"
-        return f"{text}, {of:,} of {plural(of, 'tensor')} used"
+        return f"{text}, {of:,} of {counted_noun(of, 'tensor')} used"
 
 
 def _layer_texts(rows: Sequence[Merged]) -> list[str]:
@@ -110,25 +110,27 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
     texts = []
     for (method, rank, scale), names in list(groups.items())[:_GROUPS]:
         unique = list(dict.fromkeys(names))
-        texts.append(f"{method} of rank {rank}, scale {scale:g}: {folded(unique, _NAMES)}")
+        texts.append(f"{method} of rank {rank}, scale {scale:g}: {show_folded_names(unique, _NAMES)}")
     if len(groups) > _GROUPS:
         texts.append(f"{len(groups) - _GROUPS:,} more ranks and scales (--json)")
     return texts
 
 
-def _notes(source: Source) -> list[str]:
+def _source_notes(source: Source) -> list[str]:
     """The rest that is to be known of an adapter."""
     notes = [f"names: {shift.before}* → {shift.after}*" for shift in source.shifts]
     unusual = [text for text in source.scale_from if text not in ("alpha", "adapter_config.json")]
     notes += [f"alpha: {text}" for text in unusual]
     if source.replaced:
-        notes.append(f"replaced: {folded(source.replaced, _NAMES)}")
+        notes.append(f"replaced: {show_folded_names(source.replaced, _NAMES)}")
     if source.tokens:
-        notes.append(f"rows of tokens: {folded(source.tokens, _NAMES)}")
+        notes.append(f"rows of tokens: {show_folded_names(source.tokens, _NAMES)}")
     if source.copies:
-        notes.append(f"{plural(source.copies, 'tensor')} in it equal those of BASE")
+        notes.append(f"{counted_noun(source.copies, 'tensor')} in it equal those of BASE")
     if source.left:
-        notes.append(f"left out: {plural(len(source.left), 'tensor')}: {folded(source.left, 3)}")
+        notes.append(
+            f"left out: {counted_noun(len(source.left), 'tensor')}: {show_folded_names(source.left, 3)}"
+        )
     return notes
 
 
@@ -138,18 +140,18 @@ def account_of(plan: Plan, weights: Sequence[float] | None, copies: int) -> Merg
     for index, adapter in enumerate(plan.adapters):
         pairs = [pair for pair in plan.pairs if pair.adapter == index]
         weight = 1.0 if weights is None else weights[index]
-        sources.append(_source(adapter, pairs, weight, plan.shifts[index], copies))
-    rows = [_row(pair, 1.0 if weights is None else weights[pair.adapter]) for pair in plan.pairs]
+        sources.append(_make_source(adapter, pairs, weight, plan.shifts[index], copies))
+    rows = [_merged_row(pair, 1.0 if weights is None else weights[pair.adapter]) for pair in plan.pairs]
     return MergeAccount(tuple(sources), tuple(rows))
 
 
-def _row(pair: Pair, weight: float) -> Merged:
+def _merged_row(pair: Pair, weight: float) -> Merged:
     assert pair.scale.value is not None
     scale = pair.scale.value * weight
     return Merged(pair.adapter, pair.layer.module, pair.targets, pair.rank, scale, pair.method)
 
 
-def _source(
+def _make_source(
     adapter: Adapter, pairs: Sequence[Pair], weight: float, shifts: Sequence[Shift], copies: int
 ) -> Source:
     return Source(

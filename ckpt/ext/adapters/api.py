@@ -18,9 +18,9 @@ from ckpt.ext.adapters.reader import Adapter, read_adapter
 from ckpt.model.errors import UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
-from ckpt.surface.api.keywords import Texts, doubts, globs_of, text_only, texts
+from ckpt.surface.api.keywords import Texts, doubt_lines, globs_of, keyword_texts, text_only
 from ckpt.surface.api.opening import Input, at_hand, path_of
-from ckpt.surface.api.rewriting import Talk, rewrite
+from ckpt.surface.api.rewriting import Talk, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
 from ckpt.surface.api.writing import as_format_of, options_of, with_format, with_last
 
@@ -59,9 +59,9 @@ def merge(
     known = next((way for way in PACKINGS if way == packing), None)
     if packing is not None and known is None:
         raise UsageError(f"--packing {packing}: not one of {' '.join(PACKINGS)}")
-    given = _several(adapters)
+    given = _list_adapters(adapters)
     refuse_weights(weights, max(1, len(given)))
-    request = Options(weights, scale, known, exact, [substitution(text).apply for text in texts(sub)])
+    request = Options(weights, scale, known, exact, [substitution(text).apply for text in keyword_texts(sub)])
     select = globs_of(include, exclude)
     options = options_of(writing, base, "merge", plain=True)
     if format is not None or shard_size is not None or with_config:
@@ -73,7 +73,7 @@ def merge(
         found: list[Adapter] = []
         for one in given:
             opened = stack.enter_context(at_hand(one, options.limits, plugins=options.plugins))
-            for line in doubts(opened.checkpoint):
+            for line in doubt_lines(opened.checkpoint):
                 talk(line)
             with about(opened.path):
                 found.append(read_adapter(opened.survey, options.limits, select=select or None))
@@ -87,11 +87,11 @@ def merge(
                 return report
             return as_format_of(report, options.format, limits, options.ranks)
 
-        report = rewrite(opened, make, options)
+        report = rewrite_checkpoint(opened, make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))
 
 
-def _several(adapters: Sequence[Input] | Input) -> list[Input]:
+def _list_adapters(adapters: Sequence[Input] | Input) -> list[Input]:
     """The adapters that are given: one, or several."""
     kinds: tuple[Any, ...] = (str, PathLike, Opened, bytes, bytearray, memoryview, IOBase)
     return (

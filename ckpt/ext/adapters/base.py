@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from ckpt.evidence.wrappers import base_name, unwrapped_name
 from ckpt.model.checkpoint import Entry, names_of
 from ckpt.model.errors import UsageError
-from ckpt.model.names import nearest
+from ckpt.model.names import nearest_names
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
 
@@ -127,7 +127,7 @@ class Base:
 
     def near(self, name: str) -> str:
         """The names most like one, as text for an error, or ``."""
-        close = nearest(name, self.names, _NEAR)
+        close = nearest_names(name, self.names, _NEAR)
         return and_more([show(other, 100) for other in close], _NEAR)
 
 
@@ -139,7 +139,7 @@ class Shift(NamedTuple):
 
     def apply(self, module: str) -> str | None:
         """The module with the other beginning, or None where it has not this one."""
-        match = _pattern(self.before).match(module)
+        match = _template_pattern(self.before).match(module)
         if match is None:
             return None
         numbers = iter(match.groups())
@@ -147,11 +147,11 @@ class Shift(NamedTuple):
 
 
 @cache
-def _pattern(template: str) -> re.Pattern[str]:
+def _template_pattern(template: str) -> re.Pattern[str]:
     return re.compile("([0-9]+)".join(map(re.escape, template.split("#"))))
 
 
-def _numbers(text: str) -> list[str]:
+def _find_numbers(text: str) -> list[str]:
     return re.findall("[0-9]+", text)
 
 
@@ -171,12 +171,12 @@ def met_names(
     rest = [module for module in modules if module not in met]
     failed: set[str] = set()
     while rest:
-        first = next((module for module in rest if _numberless(module) not in failed), None)
+        first = next((module for module in rest if _mask_numbers(module) not in failed), None)
         if first is None:
             break
         shift = _best_shift(first, rest, base, fits)
         if shift is None:
-            failed.add(_numberless(first))
+            failed.add(_mask_numbers(first))
             continue
         shifts.append(shift)
         met |= {module: new for module in rest if (new := _met_by(shift, module, base)) is not None}
@@ -184,12 +184,12 @@ def met_names(
     return met, shifts
 
 
-def _numberless(module: str) -> str:
+def _mask_numbers(module: str) -> str:
     """The name of a layer without its numbers: a search for one that fails, fails for all of its like."""
     return re.sub(r"[0-9]+", "#", module)
 
 
-def _way(shift: Shift) -> str | None:
+def _shift_option(shift: Shift) -> str | None:
     """The option that takes a change of beginnings."""
     if "#" in shift.before + shift.after:
         return None
@@ -206,7 +206,7 @@ def _best_shift(
     module: str, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
 ) -> Shift | None:
     """The change of beginnings by which one layer and the most others meet. Raises UsageError for two that do equally."""
-    for candidates in _candidates(module, base):
+    for candidates in _candidate_shifts(module, base):
         counts = {
             shift: sum(_met_by(shift, other, base) is not None for other in modules) for shift in candidates
         }
@@ -217,7 +217,7 @@ def _best_shift(
         if len(best) > 1:
             ways = [show(shift.apply(module) or "", 100) for shift in best]
             problem = f"{show(module, 80)} may be {' or '.join(ways[:3])}"
-            raise UsageError(problem, path=base.path, hint=_way(best[0]))
+            raise UsageError(problem, path=base.path, hint=_shift_option(best[0]))
         if best:
             return best[0]
     return None
@@ -228,18 +228,18 @@ def _all_fit(shift: Shift, modules: Sequence[str], base: Base, fits: Callable[[s
     return all(fits(module, new) for module, new in pairs if new is not None)
 
 
-def _candidates(module: str, base: Base) -> Iterator[list[Shift]]:
+def _candidate_shifts(module: str, base: Base) -> Iterator[list[Shift]]:
     """Yield the changes of beginnings by which a layer meets: those that keep the most of its name first."""
     steps = module.split(".")
     for cut in range(len(steps)):
         end = ".".join(steps[cut:])
         before = module[: len(module) - len(end)]
         found: list[Shift] = []
-        for tail in _tails(end):
+        for tail in _name_tails(end):
             places = [place for place in base.places if place == tail or place.endswith(f".{tail}")]
             starts = [place[: len(place) - len(tail)] for place in places]
-            alike = [start for start in starts if _numbers(start) == _numbers(before)]
-            found += [Shift(_numberless(before), _numberless(start)) for start in alike]
+            alike = [start for start in starts if _find_numbers(start) == _find_numbers(before)]
+            found += [Shift(_mask_numbers(before), _mask_numbers(start)) for start in alike]
             if found:
                 break
         fitting = [shift for shift in dict.fromkeys(found) if _met_by(shift, module, base) is not None]
@@ -247,7 +247,7 @@ def _candidates(module: str, base: Base) -> Iterator[list[Shift]]:
             yield fitting
 
 
-def _tails(end: str) -> Iterator[str]:
+def _name_tails(end: str) -> Iterator[str]:
     """Yield an end of a name, and what is left without its last parts, which another writer may have fused."""
     for _ in range(_TRIES):
         yield end
@@ -290,6 +290,6 @@ def _flat_pairs(modules: Sequence[str], base: Base, begin: str) -> tuple[Names, 
     return met, [Shift("", dotted)] if dotted else []
 
 
-def unmet(modules: Iterable[str], met: Names) -> list[str]:
+def unmet_modules(modules: Iterable[str], met: Names) -> list[str]:
     """The layers that the base lacks."""
     return [module for module in modules if module not in met]

@@ -17,17 +17,17 @@ from ckpt.elements import cast
 from ckpt.elements.blocks import elements, is_dense, same_bytes, slice_of
 from ckpt.elements.cast import AVERAGED, can_cast
 from ckpt.elements.computed import Computed, can_cut
-from ckpt.elements.fill import fill
+from ckpt.elements.fill import fill_buffer
 from ckpt.ext.adapters import products
 from ckpt.ext.adapters.base import Base
 from ckpt.ext.adapters.merge import new_tensor
 from ckpt.ext.adapters.plan import Options, Pair, Plan, Planner, Target
-from ckpt.ext.adapters.products import Computing, Term, Work, derived
+from ckpt.ext.adapters.products import Computing, Term, Work, derived_place
 from ckpt.ext.adapters.reader import Adapter, has_free_scale
 from ckpt.ext.adapters.verdicts import MergeCheck, PairCheck, Sums, Verdict, verdict_of
 from ckpt.model.checkpoint import Entry
 from ckpt.model.dtypes import DType
-from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.tensors import TensorRef, unwrap_dtensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,8 +78,8 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
 
 def _is_cast(row: Row) -> bool:
     """Tell whether a tensor is the same but for its dtype."""
-    one = None if row.before is None else unwrapped(row.before.tensor)
-    two = None if row.after is None else unwrapped(row.after.tensor)
+    one = None if row.before is None else unwrap_dtensor(row.before.tensor)
+    two = None if row.after is None else unwrap_dtensor(row.after.tensor)
     if not isinstance(one, TensorRef) or not isinstance(two, TensorRef) or row.status != "retyped":
         return False
     return one.shape == two.shape and _is_same(one, two)
@@ -107,9 +107,9 @@ class _Checker:
     def check(self, target: Target) -> None:
         """Compare a tensor of MERGED with what it would be."""
         entry = self._after.get(target.name)
-        after = None if entry is None else unwrapped(entry.tensor)
+        after = None if entry is None else unwrap_dtensor(entry.tensor)
         base = target.whole or target.entry
-        ref = None if base is None else unwrapped(base.tensor)
+        ref = None if base is None else unwrap_dtensor(base.tensor)
         assert isinstance(ref, TensorRef)
         is_number = isinstance(after, TensorRef) and after.dtype.name in AVERAGED
         if not isinstance(after, TensorRef) or not is_number or after.shape != ref.shape:
@@ -119,7 +119,7 @@ class _Checker:
             self.wholes.append((target.name, _is_same(ref, after)))
             return
         if not target.work.steps:
-            place = derived(ref, target.work, ref.dtype)
+            place = derived_place(ref, target.work, ref.dtype)
             self.wholes.append((target.name, _is_same(new_tensor(place, ref.dtype, ref.shape, None), after)))
             return
         self._check_terms(target, ref, after, target.work)
@@ -133,7 +133,7 @@ class _Checker:
 
     def _check_terms(self, target: Target, ref: TensorRef, after: TensorRef, work: Work) -> None:
         terms = [term for step in work.steps for term in step.terms]
-        sums = _summed(ref, after, work, terms)
+        sums = _sum_terms(ref, after, work, terms)
         for term, total in zip(terms, sums, strict=True):
             verdict, scale = verdict_of(total, is_free=self._is_free)
             if verdict == "other" and self._is_transposed(ref, after, work, term):
@@ -147,7 +147,7 @@ class _Checker:
         if turned is None or has_lengths:
             return False
         steps = (products.Step(0, (turned,)),)
-        [total] = _summed(ref, after, work._replace(steps=steps, replaced=()), [turned])
+        [total] = _sum_terms(ref, after, work._replace(steps=steps, replaced=()), [turned])
         return verdict_of(total, is_free=True)[0] in ("merged", "scaled", "twice")
 
     def pair_check(self, index: int, pair: Pair) -> PairCheck:
@@ -171,7 +171,7 @@ ELEMENTS = 1 << 15
 """Elements of a block of rows: several arrays of them stay in the cache."""
 
 
-def _summed(ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Term]) -> list[Sums]:
+def _sum_terms(ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Term]) -> list[Sums]:
     """The sums over the box of each term, of what changed and of what a merge changes. Threads read the blocks."""
     columns = max(1, work.columns)
     count = max(1, ELEMENTS // columns)
@@ -191,7 +191,7 @@ def _block_sums(
 ) -> list[tuple[int, Sums]]:
     """The sums over some rows, for each term that has a part of them."""
     first, last = span
-    boxes = [(index, _box(term, first, last - first)) for index, term in enumerate(terms)]
+    boxes = [(index, _term_box(term, first, last - first)) for index, term in enumerate(terms)]
     boxes = [row for row in boxes if row[1] is not None]
     if not boxes:
         return []
@@ -201,18 +201,18 @@ def _block_sums(
     before = computing.values(bytes(block), ref.dtype, rows).copy()
     expected = before.copy()
     computing.apply(expected, first, rows)
-    found = cast.numbers(other, after.dtype).astype(computing.kind).reshape(before.shape)
-    old = _codes(block, ref.dtype) if ref.dtype == after.dtype else _rounded(before, after.dtype)
-    is_visible = (_rounded(expected, after.dtype) != old).reshape(before.shape)
-    is_kept = (_codes(other, after.dtype) == old).reshape(before.shape)
+    found = cast.as_numbers(other, after.dtype).astype(computing.kind).reshape(before.shape)
+    old = _element_codes(block, ref.dtype) if ref.dtype == after.dtype else _round_codes(before, after.dtype)
+    is_visible = (_round_codes(expected, after.dtype) != old).reshape(before.shape)
+    is_kept = (_element_codes(other, after.dtype) == old).reshape(before.shape)
     bits = min(_BITS.get(one.dtype.name, 2) for one in (ref, after))
     return [
-        (index, _sums(before[box], expected[box], found[box], bits, is_visible[box], is_kept[box]))
+        (index, _box_sums(before[box], expected[box], found[box], bits, is_visible[box], is_kept[box]))
         for index, box in boxes
     ]
 
 
-def _box(term: Term, first: int, count: int) -> tuple[slice, slice] | None:
+def _term_box(term: Term, first: int, count: int) -> tuple[slice, slice] | None:
     """The part of a term that is within some rows, or None."""
     begin, end = term.rows.cut(first, first + count)
     if begin >= end:
@@ -222,14 +222,16 @@ def _box(term: Term, first: int, count: int) -> tuple[slice, slice] | None:
     return rows, slice(term.columns.first, term.columns.end, term.columns.step)
 
 
-def _sums(before: Array, expected: Array, found: Array, bits: int, is_visible: Array, is_kept: Array) -> Sums:
+def _box_sums(
+    before: Array, expected: Array, found: Array, bits: int, is_visible: Array, is_kept: Array
+) -> Sums:
     """The sums over a box of a block."""
     import numpy as np
 
     change, wanted = found - before, expected - before
     size = np.maximum(np.abs(before), np.abs(found))
     np.maximum(size, np.abs(wanted), out=size)
-    unit = _units(size, bits)
+    unit = _last_place_units(size, bits)
     is_beyond = np.abs(found - expected) > unit
     weighted = (wanted * unit).reshape(-1)
     change, wanted, unit = change.reshape(-1), wanted.reshape(-1), unit.reshape(-1)
@@ -252,7 +254,7 @@ _EXPONENT = 0x7F800000
 """The bits of the exponent of a float32."""
 
 
-def _units(size: Array, bits: int) -> Array:
+def _last_place_units(size: Array, bits: int) -> Array:
     """The unit in the last place of numbers of a size, in a type with so many bits of mantissa."""
     import numpy as np
 
@@ -261,13 +263,13 @@ def _units(size: Array, bits: int) -> Array:
     return units
 
 
-def _rounded(values: Array, dtype: DType) -> Array:
+def _round_codes(values: Array, dtype: DType) -> Array:
     """Numbers as the codes of a dtype."""
-    data, _ = cast.rounded(values.reshape(-1), dtype, cast.Rows())
-    return _codes(data, dtype)
+    data, _ = cast.round_numbers(values.reshape(-1), dtype, cast.Rows())
+    return _element_codes(data, dtype)
 
 
-def _codes(data: memoryview | bytes, dtype: DType) -> Array:
+def _element_codes(data: memoryview | bytes, dtype: DType) -> Array:
     """The bits of elements as numbers."""
     import numpy as np
 
@@ -280,13 +282,13 @@ def _row_bytes(ref: TensorRef, first: int, last: int) -> memoryview:
     width = ref.dtype.bits // 8
     data = memoryview(bytearray((last - first) * width))
     if is_dense(ref):
-        fill(slice_of(ref, first, last), data)
+        fill_buffer(slice_of(ref, first, last), data)
     else:
-        data[:] = _gathered(ref)[first * width : last * width]
+        data[:] = _gather_bytes(ref)[first * width : last * width]
     return data
 
 
 @lru_cache(maxsize=2)
-def _gathered(ref: TensorRef) -> memoryview:
+def _gather_bytes(ref: TensorRef) -> memoryview:
     """The bytes of a tensor with other strides, which are gathered once."""
     return memoryview(b"".join(elements(ref)))

@@ -8,7 +8,7 @@ from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.ext.adapters.api import merge
 from ckpt.model.errors import UsageError
 from ckpt.model.text import show
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(base: str, adapters: list[str], *, weights: str | None, **keywords: Any) -> int:
@@ -24,15 +24,15 @@ def command(base: str, adapters: list[str], *, weights: str | None, **keywords: 
     ckpt merge last.ckpt -o merged.safetensors
     """
     options, own = split_options("merge", [base, *adapters], keywords)
-    numbers = _numbers(weights)
+    numbers = _parse_weights(weights)
 
     def write(path: str, **written: Any) -> RewriteReport:
         return merge(path, adapters, weights=numbers, **own, **written)
 
-    return rewrite([base], write, options)
+    return rewrite_paths([base], write, options)
 
 
-def _numbers(text: str | None) -> list[float] | None:
+def _parse_weights(text: str | None) -> list[float] | None:
     """The numbers of --weights. Raises UsageError."""
     if text is None:
         return None

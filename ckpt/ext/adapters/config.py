@@ -67,16 +67,16 @@ class Settings(NamedTuple):
 
     def rank_of(self, module: str) -> float | None:
         """The rank of a layer."""
-        return self._pattern("rank_pattern", module, self.rank)
+        return self._pattern_value("rank_pattern", module, self.rank)
 
     def scale_of(self, module: str, rank: int) -> float | None:
         """The factor of B @ A for a layer of this rank, or None where no alpha is recorded."""
-        alpha = self._pattern("alpha_pattern", module, self.alpha)
+        alpha = self._pattern_value("alpha_pattern", module, self.alpha)
         if alpha is None or rank < 1:
             return None
         return alpha / math.sqrt(rank) if self.flag("use_rslora") else alpha / rank
 
-    def _pattern(self, key: str, module: str, usual: float | None) -> float | None:
+    def _pattern_value(self, key: str, module: str, usual: float | None) -> float | None:
         patterns = self.values.get(key)
         if not isinstance(patterns, dict):
             return usual

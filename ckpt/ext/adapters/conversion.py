@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.source import Given
-from ckpt.bytes.target import target, writing
-from ckpt.commands.rewriting.report import Change, RewriteReport, edited
+from ckpt.bytes.target import target, writing_file
+from ckpt.commands.rewriting.report import Change, RewriteReport, edited_checkpoint
 from ckpt.elements.blocks import is_dense
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.base import Base, met_flat_names, met_names
@@ -29,7 +29,7 @@ from ckpt.model.nodes import Dict
 from ckpt.model.places import Range
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef, tensor_ref
-from ckpt.model.text import folded, plural, show
+from ckpt.model.text import counted_noun, show, show_folded_names
 
 NAMES = ("peft", "kohya")
 """The programs whose names an adapter can get."""
@@ -53,7 +53,7 @@ class Renaming(NamedTuple):
     settings: str | None
 
 
-def renamed(survey: Survey, limits: Limits, names: str, base: Survey | None) -> Renaming:
+def rename_adapter(survey: Survey, limits: Limits, names: str, base: Survey | None) -> Renaming:
     """The adapter in the names of another program. Raises UsageError, UnsupportedError where these are not certain."""
     if names not in NAMES:
         raise UsageError(f"--adapter-names {show(names, 40)}: not one of {' '.join(NAMES)}")
@@ -69,7 +69,7 @@ def renamed(survey: Survey, limits: Limits, names: str, base: Survey | None) -> 
         tensors, settings = _peft_tensors(adapter, modules, base), _peft_settings(adapter, modules)
     root = Dict()
     root.set(list(tensors), list(tensors.values()))
-    result = edited(survey.checkpoint, root, limits, origin=None)
+    result = edited_checkpoint(survey.checkpoint, root, limits, origin=None)
     change = Change("name", f"names of {adapter.style}", f"names of {wanted}", len(adapter.layers), "layer")
     report = RewriteReport("convert", survey.checkpoint, result, (change,), unchanged_bytes=False)
     return Renaming(report, settings)
@@ -85,11 +85,11 @@ def _refuse_others(adapter: Adapter) -> None:
         others += [entry.name for kind, entry in layer.parts.items() if kind not in kinds]
     has_parameters = adapter.settings is not None and bool(adapter.settings.targets)
     if others or has_parameters:
-        what = folded(others, 3) if others else "parameters of experts"
+        what = show_folded_names(others, 3) if others else "parameters of experts"
         raise UnsupportedError(f"holds {what}, for which the other program has no name", path=adapter.path)
 
 
-def _scale(adapter: Adapter, layer: Layer) -> float:
+def _layer_scale(adapter: Adapter, layer: Layer) -> float:
     scale = scale_of(adapter, layer, layer.up.shape[1])
     if scale.value is None:
         refuse_unscaled(adapter, [layer])
@@ -114,7 +114,7 @@ def _kohya_tensors(adapter: Adapter) -> dict[str, TensorRef]:
         rank = layer.up.shape[1]
         tensors[f"{flat}.lora_down.weight"] = layer.down
         tensors[f"{flat}.lora_up.weight"] = layer.up
-        tensors[f"{flat}.alpha"] = _number_tensor(_scale(adapter, layer) * rank)
+        tensors[f"{flat}.alpha"] = _number_tensor(_layer_scale(adapter, layer) * rank)
     return tensors
 
 
@@ -142,10 +142,10 @@ def _number_tensor(value: float) -> TensorRef:
 
 def _dotted_modules(adapter: Adapter, base: Survey | None) -> dict[str, str]:
     """The names of the layers in the model that PEFT wraps. Raises UsageError where a base has to say them."""
-    components = {_component(layer) for layer in adapter.layers}
+    components = {_layer_component(layer) for layer in adapter.layers}
     if len(components) > 1:
         listed = ", ".join(sorted(components))
-        problem = f"holds layers of {plural(len(components), 'part')} of a pipeline ({listed}), and PEFT has an adapter for each"
+        problem = f"holds layers of {counted_noun(len(components), 'part')} of a pipeline ({listed}), and PEFT has an adapter for each"
         raise UnsupportedError(problem, path=adapter.path)
     modules = [layer.module for layer in adapter.layers]
     if base is None:
@@ -160,11 +160,13 @@ def _dotted_modules(adapter: Adapter, base: Survey | None) -> dict[str, str]:
         met, _ = met_names(modules, tensors, lambda module, name: True)
     lost = [module for module in modules if module not in met]
     if lost:
-        raise UsageError(f"lacks {plural(len(lost), 'layer')}: {folded(lost, 3)}", path=base.path)
+        raise UsageError(
+            f"lacks {counted_noun(len(lost), 'layer')}: {show_folded_names(lost, 3)}", path=base.path
+        )
     return met
 
 
-def _component(layer: Layer) -> str:
+def _layer_component(layer: Layer) -> str:
     """The part of a pipeline that a layer is in, or ``."""
     if layer.is_flat:
         return layer.component
@@ -182,11 +184,11 @@ def _peft_tensors(adapter: Adapter, modules: dict[str, str], base: Survey | None
         module = modules[layer.module]
         is_linear = len(shapes.get(f"{module}.weight", ())) == 2
         for letter, ref in (("A", layer.down), ("B", layer.up)):
-            tensors[f"{PREFIX}{module}.lora_{letter}.weight"] = _matrix(ref) if is_linear else ref
+            tensors[f"{PREFIX}{module}.lora_{letter}.weight"] = _as_matrix(ref) if is_linear else ref
     return tensors
 
 
-def _matrix(ref: TensorRef) -> TensorRef:
+def _as_matrix(ref: TensorRef) -> TensorRef:
     """A matrix that kohya wrote as a convolution with a kernel of one element."""
     if len(ref.shape) != 4 or ref.shape[2:] != (1, 1) or not is_dense(ref):
         return ref
@@ -196,11 +198,13 @@ def _matrix(ref: TensorRef) -> TensorRef:
 def _peft_settings(adapter: Adapter, modules: dict[str, str]) -> str:
     """The settings for the layers, as adapter_config.json has them."""
     ranks = {modules[layer.module]: layer.up.shape[1] for layer in adapter.layers}
-    alphas = {modules[layer.module]: _scale(adapter, layer) * layer.up.shape[1] for layer in adapter.layers}
-    rank, alpha = _usual(list(ranks.values())), _usual(list(alphas.values()))
+    alphas = {
+        modules[layer.module]: _layer_scale(adapter, layer) * layer.up.shape[1] for layer in adapter.layers
+    }
+    rank, alpha = _most_common(list(ranks.values())), _most_common(list(alphas.values()))
     settings = {
-        "alpha_pattern": {name: _plain(value) for name, value in alphas.items() if value != alpha},
-        "lora_alpha": _plain(alpha),
+        "alpha_pattern": {name: _plain_number(value) for name, value in alphas.items() if value != alpha},
+        "lora_alpha": _plain_number(alpha),
         "peft_type": "LORA",
         "r": int(rank),
         "rank_pattern": {name: value for name, value in ranks.items() if value != rank},
@@ -209,11 +213,11 @@ def _peft_settings(adapter: Adapter, modules: dict[str, str]) -> str:
     return f"{json.dumps(settings, indent=2)}\n"
 
 
-def _usual(values: Sequence[float]) -> float:
+def _most_common(values: Sequence[float]) -> float:
     return Counter(values).most_common(1)[0][0]
 
 
-def _plain(value: float) -> float | int:
+def _plain_number(value: float) -> float | int:
     """A number without a point where it is whole."""
     return int(value) if value == int(value) else value
 
@@ -231,10 +235,10 @@ def check_place(out: str | None, *, force: bool) -> None:
             path=out,
             hint="-o FOLDER/adapter_model.safetensors",
         )
-    target(_beside(out), force=force, parents=True)
+    target(_config_path(out), force=force, parents=True)
 
 
-def _beside(out: str) -> str:
+def _config_path(out: str) -> str:
     folder = out if os.path.isdir(out) else os.path.dirname(out)
     return os.path.join(folder, CONFIG)
 
@@ -244,6 +248,6 @@ def write_settings(report: RewriteReport, settings: str, *, force: bool) -> Rewr
     if report.saved is None:
         return report
     data = settings.encode()
-    with writing(target(_beside(report.saved.path), force=force), len(data)) as sink:
+    with writing_file(target(_config_path(report.saved.path), force=force), len(data)) as sink:
         sink.write(data)
     return report._replace(carried=(*report.carried, CONFIG))

@@ -101,7 +101,9 @@ class Derived(PlaceOfTensors):
             if made.overflowed and tally is not None:
                 tally(made.overflowed)
             total = (
-                crcs.combined(total, part.crc, len(made.data) // width * read_width) if begin else part.crc
+                crcs.combine_crcs(total, part.crc, len(made.data) // width * read_width)
+                if begin
+                else part.crc
             )
             yield made.data[max(start - begin, 0) : start + count - begin]
             begin += len(made.data)

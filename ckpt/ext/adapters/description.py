@@ -7,12 +7,12 @@ from collections import Counter
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import names_text
 from ckpt.ext.adapters.config import listed_texts
-from ckpt.ext.adapters.merge import planned
+from ckpt.ext.adapters.merge import plan_merge
 from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, has_free_scale, scale_of
 from ckpt.model.errors import CkptError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, folded, plural, show
+from ckpt.model.text import Json, counted_noun, show, show_folded_names
 
 
 class Fit(NamedTuple):
@@ -51,10 +51,10 @@ class Description(NamedTuple):
     @property
     def texts(self) -> tuple[str, ...]:
         """The lines about it."""
-        parts = [self.method.removeprefix("LoRA in "), _range("rank", self.ranks)]
+        parts = [self.method.removeprefix("LoRA in "), _range_text("rank", self.ranks)]
         if self.alpha is not None:
             parts.append(f"alpha {self.alpha:g}")
-        parts.append(_range("scale", self.scales) if self.scales else "no alpha recorded")
+        parts.append(_range_text("scale", self.scales) if self.scales else "no alpha recorded")
         if self.has_rooted_ranks:
             parts.append("rsLoRA")
         if self.base_model:
@@ -63,10 +63,12 @@ class Description(NamedTuple):
             parts.append(f"task {show(self.task, 40)}")
         lines = [", ".join(part for part in parts if part)]
         lines.append(
-            f"changes {plural(len(self.layers), 'layer')} of the base model: {folded(self.layers, 6)}"
+            f"changes {counted_noun(len(self.layers), 'layer')} of the base model: {show_folded_names(self.layers, 6)}"
         )
         if self.replaced:
-            lines.append(f"replaces {plural(len(self.replaced), 'tensor')}: {folded(self.replaced, 4)}")
+            lines.append(
+                f"replaces {counted_noun(len(self.replaced), 'tensor')}: {show_folded_names(self.replaced, 4)}"
+            )
         return tuple(lines)
 
     @property
@@ -99,7 +101,7 @@ class Description(NamedTuple):
         }
 
 
-def _range(word: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
+def _range_text(word: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
     """`rank 8`, or `ranks 4 to 16`."""
     if len(numbers) == 1:
         return f"{word} {numbers[0]:g}"
@@ -108,32 +110,32 @@ def _range(word: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
 
 def _fit_text(fit: Fit) -> str:
     if fit.why is None:
-        return f"fits {show(fit.base, None)}: {plural(fit.tensors, 'tensor')} would change"
+        return f"fits {show(fit.base, None)}: {counted_noun(fit.tensors, 'tensor')} would change"
     return f"does not fit: {fit.why}"
 
 
-def described(adapter: Adapter, base: Survey | None) -> Description:
+def describe_adapter(adapter: Adapter, base: Survey | None) -> Description:
     """Describe an adapter, and with a base, its fit to that."""
     settings = adapter.settings
     names = [layer.name for layer in adapter.layers]
-    kinds = Counter(_kind(layer.name, is_flat=layer.is_flat) for layer in adapter.layers)
+    kinds = Counter(_layer_kind(layer.name, is_flat=layer.is_flat) for layer in adapter.layers)
     return Description(
         names_text(adapter),
         adapter.style,
         tuple(names),
         tuple(kinds.most_common()),
         tuple(sorted(adapter.ranks())),
-        _scales(adapter),
+        _layer_scales(adapter),
         None if settings is None else settings.alpha,
         settings is not None and settings.flag("use_rslora"),
         (*adapter.wholes, *adapter.tokens),
         None if settings is None else settings.text("base_model_name_or_path"),
         None if settings is None else next(iter(listed_texts(settings.values.get("task_type"))), None),
-        None if base is None else _fit(adapter, base),
+        None if base is None else _fit_to_base(adapter, base),
     )
 
 
-def _kind(name: str, *, is_flat: bool) -> str:
+def _layer_kind(name: str, *, is_flat: bool) -> str:
     """The kind of a layer: the last part of its name that is no number. Without dots, the last two words."""
     if is_flat:
         return "_".join(name.split("_")[-2:])
@@ -141,7 +143,7 @@ def _kind(name: str, *, is_flat: bool) -> str:
     return words[-1] if words else name
 
 
-def _scales(adapter: Adapter) -> tuple[float, ...]:
+def _layer_scales(adapter: Adapter) -> tuple[float, ...]:
     """The scales of all layers, each once. Of a layer of experts its settings say the rank."""
     found: set[float] = set()
     for layer in adapter.layers:
@@ -156,11 +158,11 @@ def _scales(adapter: Adapter) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def _fit(adapter: Adapter, base: Survey) -> Fit:
+def _fit_to_base(adapter: Adapter, base: Survey) -> Fit:
     """Return the fit of an adapter to a base: each of its tensors has a place there, or why not. Reads no weights."""
     options = Options(scale=1.0 if has_free_scale(adapter) else None)
     try:
-        plan = planned(base.checkpoint, base.only_model(None).entries, [adapter], options)
+        plan = plan_merge(base.checkpoint, base.only_model(None).entries, [adapter], options)
     except CkptError as error:
         return Fit(base.path, error.said_of(base.path), 0)
     return Fit(base.path, None, len(plan.targets))

@@ -46,9 +46,9 @@ class Experts:
 
     def is_parameter(self, layer: Layer) -> bool:
         """Tell whether a layer changes parameters of its module, and not a weight."""
-        return bool(self._candidates(self._met[layer.module]))
+        return bool(self._candidate_parameters(self._met[layer.module]))
 
-    def _candidates(self, module: str) -> list[Parameter]:
+    def _candidate_parameters(self, module: str) -> list[Parameter]:
         """The parameters of a module: its own, or those that its experts make up. Their ranks are not known yet."""
         settings = self._adapter.settings
         targets = settings.targets if settings is not None else []
@@ -60,10 +60,10 @@ class Experts:
                 pieces = tuple((name, expert, 0, shape[1]) for expert in range(shape[0]))
                 found.append(Parameter(name, shape[0], shape[1], shape[2], 0, False, pieces, True))
         if not found:
-            found = [one for one in self._apart(module) if _is_target(one.name, targets)]
+            found = [one for one in self._split_parameters(module) if _is_target(one.name, targets)]
         return found
 
-    def _apart(self, module: str) -> Iterator[Parameter]:
+    def _split_parameters(self, module: str) -> Iterator[Parameter]:
         """Yield the parameters that a base holds as one tensor for each expert."""
         count = 0
         while f"{module}.{count}" in self._base.children or f"{module}.{count}" in self._base.places:
@@ -74,9 +74,9 @@ class Experts:
         for parameter in dict.fromkeys(EXPERT_PARTS[leaf][0] for leaf in leaves):
             parts = [leaf for leaf in leaves if EXPERT_PARTS[leaf][0] == parameter]
             parts.sort(key=lambda leaf: EXPERT_PARTS[leaf][1])
-            yield from self._joined(module, count, parameter, parts)
+            yield from self._join_parts(module, count, parameter, parts)
 
-    def _joined(self, module: str, count: int, parameter: str, parts: list[str]) -> Iterator[Parameter]:
+    def _join_parts(self, module: str, count: int, parameter: str, parts: list[str]) -> Iterator[Parameter]:
         """Yield a parameter of which each expert has these parts, one below the other."""
         pieces: list[tuple[str, int, int, int]] = []
         sizes: set[tuple[int, int]] = set()
@@ -100,12 +100,12 @@ class Experts:
         """The parameter that a layer changes. Raises UsageError where none fits, and where two do."""
         module = self._met[layer.module]
         fitting: list[Parameter] = []
-        for one in self._candidates(module):
+        for one in self._candidate_parameters(module):
             if self._taken.get(one.name, layer.module) == layer.module:
                 fitting += self._fitting(layer, one)
-        fitting = self._decided(module, fitting, packing)
+        fitting = self._decide_way(module, fitting, packing)
         if len(fitting) != 1:
-            self._refuse(layer, module, fitting)
+            self._refuse_layer(layer, module, fitting)
         found = fitting[0]
         self._taken[found.name] = layer.module
         return found
@@ -123,17 +123,17 @@ class Experts:
             ways.append(one._replace(rank=rank, is_in_out=True))
         return ways
 
-    def _decided(self, module: str, fitting: list[Parameter], packing: str | None) -> list[Parameter]:
+    def _decide_way(self, module: str, fitting: list[Parameter], packing: str | None) -> list[Parameter]:
         """The ways that are left: of a square matrix the one that was named, or that another layer of the module shows."""
         if len(fitting) < 2:
-            self._note(module, fitting)
+            self._note_way(module, fitting)
             return fitting
         wanted = {"in-out": True, "out-in": False}.get(packing or "", self._is_in_out.get(module))
         if wanted is None:
             wanted = self._shown(module)
         return fitting if wanted is None else [one for one in fitting if one.is_in_out == wanted]
 
-    def _note(self, module: str, fitting: list[Parameter]) -> None:
+    def _note_way(self, module: str, fitting: list[Parameter]) -> None:
         if fitting:
             self._is_in_out.setdefault(module, fitting[0].is_in_out)
 
@@ -142,12 +142,16 @@ class Experts:
         for other in self._adapter.layers:
             if self._met.get(other.module) != module:
                 continue
-            ways = {way.is_in_out for one in self._candidates(module) for way in self._fitting(other, one)}
+            ways = {
+                way.is_in_out
+                for one in self._candidate_parameters(module)
+                for way in self._fitting(other, one)
+            }
             if len(ways) == 1:
                 return ways.pop()
         return None
 
-    def _refuse(self, layer: Layer, module: str, fitting: list[Parameter]) -> None:
+    def _refuse_layer(self, layer: Layer, module: str, fitting: list[Parameter]) -> None:
         path = self._base.path
         names = list(dict.fromkeys(one.name for one in fitting))
         if len(names) > 1:
@@ -159,7 +163,8 @@ class Experts:
             raise UsageError(problem, path=path, hint="--packing in-out, or --packing out-in")
         shapes = f"{list(layer.up.shape)} and {list(layer.down.shape)}"
         there = [
-            f"{show(one.name, 80)} {[one.experts, one.rows, one.columns]}" for one in self._candidates(module)
+            f"{show(one.name, 80)} {[one.experts, one.rows, one.columns]}"
+            for one in self._candidate_parameters(module)
         ]
         raise UsageError(
             f"{show(layer.module, 80)} has {shapes}, which fits none of {and_more(there, 3)}", path=path

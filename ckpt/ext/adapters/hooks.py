@@ -9,8 +9,8 @@ from ckpt.commands.diff.diff import DiffReport
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.checks import check_merge
-from ckpt.ext.adapters.conversion import check_place, renamed, write_settings
-from ckpt.ext.adapters.description import Description, described
+from ckpt.ext.adapters.conversion import check_place, rename_adapter, write_settings
+from ckpt.ext.adapters.description import Description, describe_adapter
 from ckpt.ext.adapters.reader import read_adapter
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
@@ -45,9 +45,9 @@ def description_of(
             raise
         return None
     if base is None:
-        return described(adapter, None)
+        return describe_adapter(adapter, None)
     with at_hand(base, limits, plugins=plugins) as opened:
-        return described(adapter, opened.survey)
+        return describe_adapter(adapter, opened.survey)
 
 
 class Conversion:
@@ -71,7 +71,7 @@ class Conversion:
             base = None
             if self._base is not None:
                 base = stack.enter_context(at_hand(self._base, self._limits, plugins=self._plugins)).survey
-            done = renamed(survey, self._limits, self._names, base)
+            done = rename_adapter(survey, self._limits, self._names, base)
         self._settings = done.settings
         return done.report
 

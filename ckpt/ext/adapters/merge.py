@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.commands.rewriting.filling import Filling
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, is_dense, same_bytes
 from ckpt.elements.cast import can_cast
@@ -15,7 +15,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import account_of
 from ckpt.ext.adapters.base import Base
 from ckpt.ext.adapters.plan import Options, Plan, Planner, Target
-from ckpt.ext.adapters.products import derived
+from ckpt.ext.adapters.products import derived_place
 from ckpt.ext.adapters.reader import Adapter, read_adapter, tensor_of_entry
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.dtypes import DType, contiguous
@@ -24,8 +24,8 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Node
 from ckpt.model.places import Place
 from ckpt.model.rows import replace
-from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrapped
-from ckpt.model.text import folded, plural, show
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrap_dtensor
+from ckpt.model.text import counted_noun, show, show_folded_names
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _LISTED = 3
@@ -52,9 +52,9 @@ def merge(
         inner = read_adapter(Survey(source), limits)
         source = without_adapter(source, inner, limits)
         adapters = [inner._replace(copies={}, wholes={})]
-    plan = planned(source, source.tensors, adapters, options)
+    plan = plan_merge(source, source.tensors, adapters, options)
     plan, copies = _with_copies(plan, Base(source.tensors, source.path))
-    result, ties = _merged(source, plan, limits)
+    result, ties = _merged_checkpoint(source, plan, limits)
     return chosen._replace(
         command="merge",
         result=result,
@@ -65,7 +65,7 @@ def merge(
             else row
             for row in chosen.left_out
         ),
-        changes=(*_changes(plan, source), *(row for row in chosen.changes if row.kind != "kept")),
+        changes=(*_count_changes(plan, source), *(row for row in chosen.changes if row.kind != "kept")),
         left_alone=(*chosen.left_alone, *ties),
         unchanged_bytes=False,
         account=account_of(plan, options.weights, copies),
@@ -75,7 +75,9 @@ def merge(
 def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
     """Raise UsageError for weights that are not one for each adapter."""
     if weights is not None and len(weights) != count:
-        raise UsageError(f"--weights has {plural(len(weights), 'number')} for {plural(count, 'adapter')}")
+        raise UsageError(
+            f"--weights has {counted_noun(len(weights), 'number')} for {counted_noun(count, 'adapter')}"
+        )
     if weights is not None and any(weight != weight or abs(weight) == float("inf") for weight in weights):
         raise UsageError("--weights: not a finite number")
 
@@ -86,13 +88,13 @@ def without_adapter(checkpoint: Checkpoint, adapter: Adapter, limits: Limits) ->
     kept = [entry for entry in checkpoint.tensors if id(entry) in names]
     root = Dict()
     root.set([names[id(entry)] for entry in kept], [entry.tensor for entry in kept])
-    return edited(checkpoint, root, limits)
+    return edited_checkpoint(checkpoint, root, limits)
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def planned(
+def plan_merge(
     checkpoint: Checkpoint, entries: Sequence[Entry], adapters: Sequence[Adapter], options: Options
 ) -> Plan:
     """The plan of a merge into some tensors of a checkpoint. Raises UsageError, UnsupportedError."""
@@ -104,14 +106,14 @@ def planned(
         plan = Planner(base, adapters, options).plan()
     except CkptError:
         if codes:
-            raise _quantised(checkpoint.path, labels[0]) from None
+            raise _quantised_error(checkpoint.path, labels[0]) from None
         raise
     if any(target.name in codes for target in plan.targets):
-        raise _quantised(checkpoint.path, labels[0])
+        raise _quantised_error(checkpoint.path, labels[0])
     return plan
 
 
-def _quantised(path: str, label: str) -> UnsupportedError:
+def _quantised_error(path: str, label: str) -> UnsupportedError:
     """The error for a base whose tensors hold codes: a sum of codes and weights is nothing."""
     return UnsupportedError(
         f"holds {label}, to which nothing can be added",
@@ -152,7 +154,7 @@ def _with_copies(plan: Plan, base: Base) -> tuple[Plan, int]:
 
 def _is_equal(own: Entry, entry: Entry) -> bool:
     """Tell whether a tensor has the elements of another one, as the dtype of that."""
-    one, two = unwrapped(own.tensor), unwrapped(entry.tensor)
+    one, two = unwrap_dtensor(own.tensor), unwrap_dtensor(entry.tensor)
     if not isinstance(one, TensorRef) or not isinstance(two, TensorRef) or one.shape != two.shape:
         return False
     if one.dtype == two.dtype:
@@ -163,7 +165,7 @@ def _is_equal(own: Entry, entry: Entry) -> bool:
     return same_bytes(elements(one), elements(cast))
 
 
-def _changes(plan: Plan, source: Checkpoint) -> list[Change]:
+def _count_changes(plan: Plan, source: Checkpoint) -> list[Change]:
     """The counts of tensors that are merged, replaced, added and taken as they are."""
     merged = [target for target in plan.targets if target.work is not None]
     replaced = [target for target in plan.targets if target.work is None and target.entry is not None]
@@ -171,7 +173,7 @@ def _changes(plan: Plan, source: Checkpoint) -> list[Change]:
     rows = []
     for kind, targets in (("merged", merged), ("replaced", replaced), ("added", added)):
         if targets:
-            rows.append(Change(kind, kind, None, len(targets), "tensor", sum(map(_nbytes, targets))))
+            rows.append(Change(kind, kind, None, len(targets), "tensor", sum(map(_target_nbytes, targets))))
     names = {id(target.entry) for target in plan.targets}
     rest = [entry.tensor.nbytes for entry in source.tensors if id(entry) not in names]
     if rest:
@@ -179,7 +181,7 @@ def _changes(plan: Plan, source: Checkpoint) -> list[Change]:
     return rows
 
 
-def _nbytes(target: Target) -> int:
+def _target_nbytes(target: Target) -> int:
     entry = target.entry or target.whole
     assert entry is not None
     return entry.tensor.nbytes
@@ -200,31 +202,31 @@ def new_tensor(place: Place, dtype: DType, shape: tuple[int, ...], device: str |
 def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
     """The place of a tensor after the merge, with its dtype and its shape. The dtype of the base stays."""
     whole = None if target.whole is None else tensor_of_entry(target.whole)
-    base = None if target.entry is None else unwrapped(target.entry.tensor)
+    base = None if target.entry is None else unwrap_dtensor(target.entry.tensor)
     ref = whole if whole is not None else base
     assert isinstance(ref, TensorRef)
     dtype = base.dtype if isinstance(base, TensorRef) else ref.dtype
     if target.work is not None:
-        return derived(ref, target.work, dtype), dtype, ref.shape
+        return derived_place(ref, target.work, dtype), dtype, ref.shape
     return place_of(ref, dtype), dtype, ref.shape
 
 
-def _merged(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
+def _merged_checkpoint(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
     """The checkpoint after the merge, and what else is to be known: tied tensors, and tensors of another shape."""
     filling = Filling()
     fresh: dict[str, TensorRef] = {}
     ties: list[Leftover] = []
-    sharing = _sharing(source)
+    sharing = _shared_names(source)
     for target in plan.targets:
         place, dtype, shape = place_after(target)
         entry = target.entry
         if entry is None:
-            fresh[target.name] = new_tensor(place, dtype, shape, _device(source))
+            fresh[target.name] = new_tensor(place, dtype, shape, _first_device(source))
             continue
-        ref = unwrapped(entry.tensor)
+        ref = unwrap_dtensor(entry.tensor)
         assert isinstance(ref, TensorRef)
         if ref.shape != shape:
-            ties.append(Leftover(entry.name, _grown(ref.shape, shape)))
+            ties.append(Leftover(entry.name, _shape_change_text(ref.shape, shape)))
         others = [name for name in sharing.get(ref.storage, ()) if name != entry.name]
         is_kept = ref is entry.tensor and ref.shape == shape and is_dense(ref) and not (ref.neg or ref.conj)
         if is_kept:
@@ -233,23 +235,23 @@ def _merged(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint,
                 Leftover(name, f"shares the memory of {entry.name}, and changes with it") for name in others
             ]
         elif others:
-            problem = f"{show(entry.name, 80)} shares its memory with {folded(others, _LISTED)}, and cannot change alone"
+            problem = f"{show(entry.name, 80)} shares its memory with {show_folded_names(others, _LISTED)}, and cannot change alone"
             raise UnsupportedError(problem, path=source.path)
         else:
             fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
     if not fresh:
         return filling.checkpoint(source, limits), ties
-    return replace(edited(source, _root_of(source, filling, fresh), limits), is_edited=True), ties
+    return replace(edited_checkpoint(source, _root_of(source, filling, fresh), limits), is_edited=True), ties
 
 
-def _grown(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+def _shape_change_text(before: tuple[int, ...], after: tuple[int, ...]) -> str:
     """The words for a tensor of another shape: an embedding with more tokens."""
     text = f"is {list(after)}, and was {list(before)}"
     is_longer = before[1:] == after[1:] and before[:1] != after[:1]
     return f"{text}: vocab_size in config.json must say {after[0]:,}" if is_longer else text
 
 
-def _sharing(source: Checkpoint) -> dict[Storage, list[str]]:
+def _shared_names(source: Checkpoint) -> dict[Storage, list[str]]:
     """The names of the tensors of each storage that several share."""
     names: dict[Storage, list[str]] = {}
     for entry in source.tensors:
@@ -258,7 +260,7 @@ def _sharing(source: Checkpoint) -> dict[Storage, list[str]]:
     return {storage: row for storage, row in names.items() if len(row) > 1}
 
 
-def _device(source: Checkpoint) -> str | None:
+def _first_device(source: Checkpoint) -> str | None:
     """The device of the first tensor, for those that are new."""
     return source.tensors[0].tensor.device if len(source.tensors) else None
 

@@ -17,8 +17,8 @@ from ckpt.ext.adapters.reader import Adapter, Layer, Scale, refuse_unscaled, sca
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import TensorRef, unwrapped
-from ckpt.model.text import folded, plural, show
+from ckpt.model.tensors import TensorRef, unwrap_dtensor
+from ckpt.model.text import counted_noun, show, show_folded_names
 
 Packing = Literal["concatenated", "interleaved", "in-out", "out-in"]
 Method = Literal["LoRA", "DoRA"]
@@ -99,8 +99,8 @@ class Planner:
     def plan(self) -> Plan:
         """The plan for all adapters, each after the other."""
         for index, adapter in enumerate(self._adapters):
-            self._add(index, adapter)
-        targets = [self._target(name, change) for name, change in self._changes.items()]
+            self._add_adapter(index, adapter)
+        targets = [self._make_target(name, change) for name, change in self._changes.items()]
         return Plan(
             self._adapters, tuple(self._pairs), tuple(targets), tuple(self._shifts), tuple(self._copies)
         )
@@ -108,21 +108,21 @@ class Planner:
     def _weight(self, index: int) -> float:
         return 1.0 if self._options.weights is None else self._options.weights[index]
 
-    def _change(self, name: str) -> _Change:
+    def _tensor_change(self, name: str) -> _Change:
         return self._changes.setdefault(name, _Change())
 
     # --- names ------------------------------------------------------------------------------------------------
 
-    def _add(self, index: int, adapter: Adapter) -> None:
-        renamed = {layer.module: self._renamed(layer.module) for layer in adapter.layers}
-        met, shifts = self._met(adapter, renamed)
+    def _add_adapter(self, index: int, adapter: Adapter) -> None:
+        renamed = {layer.module: self._rename_module(layer.module) for layer in adapter.layers}
+        met, shifts = self._meet_layers(adapter, renamed)
         self._shifts.append(tuple(shifts))
         self._add_wholes(adapter, shifts)
         self._refuse_unmet(adapter, [layer for layer in adapter.layers if layer.module not in met])
         self._met_by, self._shown_ways = met, None
         for layer in adapter.layers:
             for entry in layer.parts.values():
-                self._names[id(unwrapped(entry.tensor))] = (adapter.path, show(entry.name, 80))
+                self._names[id(unwrap_dtensor(entry.tensor))] = (adapter.path, show(entry.name, 80))
         unscaled: list[Layer] = []
         experts = Experts(self._base, adapter, met)
         for layer in adapter.layers:
@@ -131,13 +131,13 @@ class Planner:
         refuse_unscaled(adapter, unscaled)
         self._add_tokens(adapter, shifts)
 
-    def _renamed(self, module: str) -> str:
+    def _rename_module(self, module: str) -> str:
         """The name of a layer after the rules, without what PEFT puts between."""
         for rule in self._options.rules:
             module = rule(module)
         return module.replace(".base_layer", "")
 
-    def _met(self, adapter: Adapter, renamed: dict[str, str]) -> tuple[Names, list[Shift]]:
+    def _meet_layers(self, adapter: Adapter, renamed: dict[str, str]) -> tuple[Names, list[Shift]]:
         """The layers of an adapter by their names in the base. Those of one part of a pipeline share a beginning."""
         met: Names = {}
         shifts: list[Shift] = []
@@ -149,7 +149,7 @@ class Planner:
             if is_flat:
                 found, moved = met_flat_names(names, self._base)
             else:
-                found, moved = met_names(names, self._base, self._fitting(layers, renamed))
+                found, moved = met_names(names, self._base, self._make_fit_test(layers, renamed))
             met |= {
                 layer.module: found[renamed[layer.module]]
                 for layer in layers
@@ -158,12 +158,12 @@ class Planner:
             shifts += moved
         return met, shifts
 
-    def _fitting(self, layers: Sequence[Layer], renamed: Names) -> Callable[[str, str], bool]:
+    def _make_fit_test(self, layers: Sequence[Layer], renamed: Names) -> Callable[[str, str], bool]:
         """Return what tells whether a layer, by its name, has the shape of one of the base."""
         by_name = {renamed[layer.module]: layer for layer in layers}
-        return lambda name, module: self._fits(by_name[name], module)
+        return lambda name, module: self._is_fitting_layer(by_name[name], module)
 
-    def _fits(self, layer: Layer, module: str) -> bool:
+    def _is_fitting_layer(self, layer: Layer, module: str) -> bool:
         """Tell whether a layer has the shape of one of the base."""
         weight = self._base.weight_of(module)
         if weight is None:
@@ -178,7 +178,7 @@ class Planner:
             return
         names = [layer.name for layer in layers]
         near = self._base.near(f"{names[0]}.weight") or self._base.near(names[0])
-        what = f"{plural(len(names), 'layer')} of {show(adapter.path, 80)}: {folded(names, _LISTED)}"
+        what = f"{counted_noun(len(names), 'layer')} of {show(adapter.path, 80)}: {show_folded_names(names, _LISTED)}"
         components = {layer.component for layer in layers}
         others = {layer.component for layer in adapter.layers} - components
         hint = f"near: {near}" if near else None
@@ -232,7 +232,7 @@ class Planner:
 
     def _add_plain(self, index: int, adapter: Adapter, layer: Layer, weight: str, factor: float) -> str:
         """Plan a layer that is one tensor of the base."""
-        shape = self._shape(weight, adapter)
+        shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
         rows, columns = shape[0], prod(shape[1:])
         product = left.shape[0], right.columns
@@ -244,7 +244,7 @@ class Planner:
             self._refuse_shape(adapter, layer, weight, shape)
         if is_turned:
             left, right = right.turned, left.turned
-        self._put(index, weight, Term(Span(0, rows), Span(0, columns), left, right, factor))
+        self._put_term(index, weight, Term(Span(0, rows), Span(0, columns), left, right, factor))
         return weight
 
     def _is_turned(self, adapter: Adapter, layer: Layer) -> bool:
@@ -259,7 +259,7 @@ class Planner:
         settings = adapter.settings_of(layer)
         is_turned = settings is not None and settings.flag("fan_in_fan_out")
         if self._shown_ways is None:
-            self._shown_ways = self._shown(adapter)
+            self._shown_ways = self._find_shown_ways(adapter)
         shown = self._shown_ways
         if shown == {False}:
             return False  # PEFT takes the flag back for a Linear
@@ -268,7 +268,7 @@ class Planner:
             raise UsageError(problem, path=self._base.path, hint="--packing in-out, or --packing out-in")
         return is_turned
 
-    def _shown(self, adapter: Adapter) -> set[bool]:
+    def _find_shown_ways(self, adapter: Adapter) -> set[bool]:
         """The ways in which the weights lie that are not square: True for (in, out)."""
         shown: set[bool] = set()
         for layer in adapter.layers:
@@ -279,7 +279,7 @@ class Planner:
                 shown.add(shape == product[::-1])
         return shown
 
-    def _shape(self, weight: str, adapter: Adapter) -> tuple[int, ...]:
+    def _target_shape(self, weight: str, adapter: Adapter) -> tuple[int, ...]:
         """The shape of a tensor of the base, or of the one that the adapter has for it."""
         whole = self._changes[weight].whole if weight in self._changes else None
         entry = whole or self._base.entry(weight)
@@ -299,9 +299,9 @@ class Planner:
             raise UnsupportedError(f"{why}: a convolution in groups is not merged", path=self._base.path)
         raise UsageError(why, path=self._base.path)
 
-    def _put(self, index: int, weight: str, term: Term) -> None:
+    def _put_term(self, index: int, weight: str, term: Term) -> None:
         own = term._replace(owner=len(self._pairs))  # the pair of this layer comes next
-        self._change(weight).terms.setdefault(index, []).append(own)
+        self._tensor_change(weight).terms.setdefault(index, []).append(own)
 
     def _add_magnitude(self, index: int, adapter: Adapter, layer: Layer, targets: Sequence[str]) -> None:
         """Plan the lengths of DoRA."""
@@ -315,7 +315,7 @@ class Planner:
                 f"{show(layer.name, 80)} is DoRA on a fused weight, which is not merged", path=self._base.path
             )
         name = targets[0]
-        shape = self._shape(name, adapter)
+        shape = self._target_shape(name, adapter)
         rows, columns = shape[0], prod(shape[1:])
         is_turned = self._lies_turned(layer, shape, adapter)
         by_input = len(ref.shape) > 1 and ref.shape[0] == 1 and ref.shape[1] == columns and rows != 1
@@ -325,7 +325,7 @@ class Planner:
         if ref.numel != (rows if axis == "rows" else columns):
             problem = f"{show(layer.parts['magnitude'].name, 80)} is {list(ref.shape)}"
             raise UsageError(f"{problem}, which is no length of {list(shape)}", path=adapter.path)
-        self._change(name).magnitudes[index] = Magnitude(ref, axis)
+        self._tensor_change(name).magnitudes[index] = Magnitude(ref, axis)
 
     def _lies_turned(self, layer: Layer, shape: tuple[int, ...], adapter: Adapter) -> bool:
         left, right = layer.up.shape[0], prod(layer.down.shape[1:])
@@ -341,9 +341,9 @@ class Planner:
         if name not in self._base.indices:
             raise UsageError(f"lacks {show(name, 80)}, to which lora_B.bias is added", path=self._base.path)
         left = Factor(ref, (ref.numel, 1), (1, 1))
-        if self._shape(name, adapter) != (ref.numel,):
+        if self._target_shape(name, adapter) != (ref.numel,):
             raise UsageError(f"{show(name, 80)} has another shape than lora_B.bias", path=self._base.path)
-        self._put(index, name, Term(Span(0, ref.numel), Span(0, 1), left, None, factor))
+        self._put_term(index, name, Term(Span(0, ref.numel), Span(0, 1), left, None, factor))
         return name
 
     # --- layers that one side holds in one tensor -------------------------------------------------------------
@@ -362,7 +362,7 @@ class Planner:
         self._refuse_unmet(adapter, [layer])
         raise AssertionError
 
-    def _packing(self, layer: Layer, weight: str, ways: tuple[Packing, Packing]) -> Packing:
+    def _named_packing(self, layer: Layer, weight: str, ways: tuple[Packing, Packing]) -> Packing:
         """The packing that was named. Raises UsageError where none was, for both fit."""
         if self._options.packing in ways:
             return self._options.packing
@@ -380,10 +380,10 @@ class Planner:
     ) -> str:
         """Plan a layer that the base holds with its siblings: query, key and value, or gate and up."""
         weight, siblings = fused
-        shape = self._shape(weight, adapter)
+        shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
         place, count = siblings.index(module), len(siblings)
-        packing = self._packing(layer, weight, ("concatenated", "interleaved"))
+        packing = self._named_packing(layer, weight, ("concatenated", "interleaved"))
         if packing == "interleaved" and count > 2:
             raise UnsupportedError(
                 f"{show(weight, 80)} holds query, key and value head by head, which is not merged",
@@ -395,7 +395,7 @@ class Planner:
             self._refuse_shape(adapter, layer, weight, shape)
         assert sizes is not None
         rows = Span(place, own, count) if packing == "interleaved" else Span(sum(sizes[:place]), own)
-        self._put(index, weight, Term(rows, Span(0, shape[1]), left, right, factor))
+        self._put_term(index, weight, Term(rows, Span(0, shape[1]), left, right, factor))
         return weight
 
     def _sizes(
@@ -425,8 +425,8 @@ class Planner:
     ) -> list[str]:
         """Plan a fused layer that the base holds in several tensors."""
         left, right = factors_of(layer)
-        shapes = [self._shape(name, adapter) for name in parts]
-        packing = self._packing(layer, parts[0], ("concatenated", "interleaved"))
+        shapes = [self._target_shape(name, adapter) for name in parts]
+        packing = self._named_packing(layer, parts[0], ("concatenated", "interleaved"))
         total = sum(shape[0] for shape in shapes)
         if total != left.shape[0] or any(shape[1:] != (right.shape[1],) for shape in shapes):
             self._refuse_shape(adapter, layer, parts[0], shapes[0])
@@ -443,7 +443,7 @@ class Planner:
                 part = left.cut_rows(place, shape[0])._replace(
                     stride=(left.stride[0] * count, left.stride[1])
                 )
-            self._put(index, name, Term(Span(0, shape[0]), Span(0, shape[1]), part, right, factor))
+            self._put_term(index, name, Term(Span(0, shape[0]), Span(0, shape[1]), part, right, factor))
             first += shape[0]
         return list(parts)
 
@@ -454,7 +454,7 @@ class Planner:
     ) -> str:
         """Plan a layer of one expert, of which the base holds all in one tensor."""
         weight, number, place, count = expert
-        shape = self._shape(weight, adapter)
+        shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
         outer, inner = left.shape[0], right.shape[1]
         is_out_in = len(shape) == 3 and shape[1:] == (outer * count, inner)
@@ -462,10 +462,10 @@ class Planner:
         if not (is_out_in or is_in_out) or number >= shape[0]:
             self._refuse_shape(adapter, layer, weight, shape)
         if is_out_in and is_in_out:
-            is_in_out = self._packing(layer, weight, ("in-out", "out-in")) == "in-out"
+            is_in_out = self._named_packing(layer, weight, ("in-out", "out-in")) == "in-out"
         is_turned = 0
         if count > 1:
-            packing = self._packing(layer, weight, ("concatenated", "interleaved"))
+            packing = self._named_packing(layer, weight, ("concatenated", "interleaved"))
             is_turned = int(packing == "interleaved")
         own = Span(place, outer, count) if is_turned else Span(place * outer, outer)
         first = number * shape[1]
@@ -473,7 +473,7 @@ class Planner:
             term = Term(Span(first, inner), own, right.turned, left.turned, factor)
         else:
             term = Term(own._replace(first=first + own.first), Span(0, inner), left, right, factor)
-        self._put(index, weight, term)
+        self._put_term(index, weight, term)
         return weight
 
     def _add_experts(self, index: int, adapter: Adapter, layer: Layer, experts: Experts) -> Pair | None:
@@ -488,7 +488,7 @@ class Planner:
         factor = scale.value * self._weight(index)
         targets: list[str] = []
         for name, term in expert_terms(layer, found, factor):
-            self._put(index, name, term)
+            self._put_term(index, name, term)
             targets.append(name)
         pair = Pair(index, layer, tuple(dict.fromkeys(targets)), found.rank, scale, "LoRA")
         self._pairs.append(pair)
@@ -502,17 +502,17 @@ class Planner:
             found = self._name_of(name, shifts)
             if found is None:
                 self._refuse_unknown(adapter, name)
-            change = self._change(found or self._renamed(name))
+            change = self._tensor_change(found or self._rename_module(name))
             if change.whole is not None:
                 twice = f"{show(change.whole.name, 80)} and {show(entry.name, 80)}"
                 raise UsageError(f"{twice} both take the place of one tensor", path=adapter.path)
             change.whole = entry
         for name, entry in adapter.copies.items():
-            self._copies.append((self._name_of(name, shifts) or self._renamed(name), entry))
+            self._copies.append((self._name_of(name, shifts) or self._rename_module(name), entry))
 
     def _name_of(self, name: str, shifts: Sequence[Shift]) -> str | None:
         """The name in the base of a tensor of an adapter, or None."""
-        own = self._renamed(name)
+        own = self._rename_module(name)
         names = [own, *(shift.apply(own) for shift in shifts)]
         return next((one for one in names if one is not None and one in self._base.indices), None)
 
@@ -541,7 +541,7 @@ class Planner:
                 raise AssertionError
             settings = adapter.settings
             indices = None if settings is None else settings.token_indices(module)
-            shape = self._shape(name, adapter)
+            shape = self._target_shape(name, adapter)
             if indices is None or len(indices) != ref.shape[0] or ref.shape[1:] != shape[1:]:
                 problem = f"nothing says which rows of {show(name, 80)} are {show(entry.name, 80)}"
                 raise UsageError(problem, path=adapter.path)
@@ -550,7 +550,7 @@ class Planner:
                     f"{show(name, 80)} has {shape[0]:,} rows, and {show(entry.name, 80)} is of later ones"
                 )
                 raise UsageError(problem, path=self._base.path)
-            self._change(name).replaced.append(Rows(tuple(indices), ref))
+            self._tensor_change(name).replaced.append(Rows(tuple(indices), ref))
 
     def _tokens_name(self, module: str) -> str | None:
         ends = [name for name in self._base.names if name.endswith(f".{module}.weight")]
@@ -558,7 +558,7 @@ class Planner:
 
     # --- the tensors of the base --------------------------------------------------------------------------------
 
-    def _target(self, name: str, change: _Change) -> Target:
+    def _make_target(self, name: str, change: _Change) -> Target:
         entry = self._base.entry(name) if name in self._base.indices else None
         base = change.whole or entry
         assert base is not None
@@ -606,7 +606,7 @@ def factors_of(layer: Layer) -> tuple[Factor, Factor]:
 
 def _refuse_numberless(entry: Entry, path: str) -> None:
     """Raise UnsupportedError for a tensor of the base to which nothing can be added."""
-    tensor = unwrapped(entry.tensor)
+    tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef) or tensor.dtype.name not in AVERAGED:
         what = tensor.dtype.name if isinstance(tensor, TensorRef) else tensor.layout
         raise UnsupportedError(f"{show(entry.name, 80)} is {what}, to which nothing can be added", path=path)

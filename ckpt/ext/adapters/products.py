@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements
-from ckpt.elements.fill import fill
+from ckpt.elements.fill import fill_buffer
 from ckpt.ext.adapters.derived import Derived, Made
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import UnsupportedError
@@ -162,7 +162,7 @@ def _refs_of(step: Step) -> list[TensorRef]:
     return refs if step.magnitude is None else [*refs, step.magnitude.ref]
 
 
-def derived(base: TensorRef, work: Work, dtype: DType) -> Derived:
+def derived_place(base: TensorRef, work: Work, dtype: DType) -> Derived:
     """The place of the elements of a tensor after the work, as a dtype."""
     step = max(1, ELEMENTS // max(1, work.columns)) * max(1, work.columns)
     return Derived(base, work.refs, step, _Change(base, work, dtype), dtype)
@@ -177,11 +177,11 @@ class _Change:
         self.dtype = dtype
 
     def __call__(self, block: memoryview, first: int) -> Made:
-        computing = _computing(self)
+        computing = _make_computing(self)
         rows = _taken_rows()
         values = computing.values(block, self.base.dtype, rows)
         computing.apply(values, first // max(1, self.work.columns), rows)
-        data, overflowed = cast.rounded(values.reshape(-1), self.dtype, rows)
+        data, overflowed = cast.round_numbers(values.reshape(-1), self.dtype, rows)
         return Made(data, overflowed, lambda: _IDLE.append(rows))
 
 
@@ -197,7 +197,7 @@ def _taken_rows() -> cast.Rows:
 
 
 @lru_cache(maxsize=1)
-def _computing(change: _Change) -> Computing:
+def _make_computing(change: _Change) -> Computing:
     """The matrices of the tensor that is computed now."""
     return Computing(change.base, change.work)
 
@@ -219,7 +219,7 @@ class Computing:
 
         They lie in the block or in `rows`, unless neither can hold them.
         """
-        numbers = cast.numbers(block, dtype, 0, rows)
+        numbers = cast.as_numbers(block, dtype, 0, rows)
         if numbers.dtype.str != self.kind or not numbers.flags.writeable:
             numbers = numbers.astype(self.kind)
         return numbers.reshape(-1, max(1, self.work.columns))
@@ -231,7 +231,7 @@ class Computing:
         for index, step in enumerate(self.work.steps):
             factors = None
             if step.magnitude is not None:
-                factors = self._lengthening(index, step, base, first, rows)
+                factors = self._length_factors(index, step, base, first, rows)
             self.add(values, step.terms, first, rows)
             if factors is not None:
                 values *= factors
@@ -252,9 +252,9 @@ class Computing:
         import numpy as np
 
         begin, end = part
-        product = self._matrix(term.left.cut_rows(begin, end - begin))
+        product = self._read_matrix(term.left.cut_rows(begin, end - begin))
         if term.right is not None:
-            right = self._right(term.right)
+            right = self._right_matrix(term.right)
             held = rows.row(self.kind, _PRODUCT, len(product) * right.shape[1])
             product = np.matmul(product, right, out=held.reshape(len(product), -1))
         if term.scale != 1:
@@ -269,16 +269,16 @@ class Computing:
         matrix = factor_of(replaced.ref)
         for place, index in enumerate(replaced.indices):
             if first <= index < first + len(values):
-                values[index - first] = self._matrix(matrix.cut_rows(place, 1))[0]
+                values[index - first] = self._read_matrix(matrix.cut_rows(place, 1))[0]
 
     # --- the lengths of DoRA ----------------------------------------------------------------------------------
 
-    def _lengthening(self, index: int, step: Step, base: Array, first: int, rows: cast.Rows) -> Array:
+    def _length_factors(self, index: int, step: Step, base: Array, first: int, rows: cast.Rows) -> Array:
         """The factors that give each row or column of base and terms its length."""
         import numpy as np
 
         assert step.magnitude is not None
-        wanted = self._vector(step.magnitude.ref)
+        wanted = self._read_vector(step.magnitude.ref)
         if step.magnitude.axis == "columns":
             with self._lock:
                 if index not in self._lengths:
@@ -326,52 +326,52 @@ class Computing:
 
     # --- matrices -----------------------------------------------------------------------------------------------
 
-    def _vector(self, ref: TensorRef) -> Array:
-        vector: Array = self._matrix(Factor(ref, (1, ref.numel), (ref.numel, 1)))[0]
+    def _read_vector(self, ref: TensorRef) -> Array:
+        vector: Array = self._read_matrix(Factor(ref, (1, ref.numel), (ref.numel, 1)))[0]
         return vector
 
-    def _right(self, factor: Factor) -> Array:
+    def _right_matrix(self, factor: Factor) -> Array:
         """A right matrix, which many blocks of rows use."""
         key = id(factor)
         with self._lock:
             if key not in self._rights:
                 while len(self._rights) >= max(_KEPT, len(self.work.steps)):
                     del self._rights[next(iter(self._rights))]
-                self._rights[key] = self._matrix(factor)
+                self._rights[key] = self._read_matrix(factor)
             return self._rights[key]
 
-    def _matrix(self, factor: Factor) -> Array:
+    def _read_matrix(self, factor: Factor) -> Array:
         """A matrix as numbers."""
         import numpy as np
 
-        raw = self._elements(factor.ref)
+        raw = self._stored_elements(factor.ref)
         width = raw.itemsize
         steps = (factor.stride[0] * width, factor.stride[1] * width)
         view = np.lib.stride_tricks.as_strided(raw[factor.offset :], factor.shape, steps, writeable=False)
         data = np.ascontiguousarray(view).view("u1").reshape(-1).data
-        matrix: Array = cast.numbers(data, factor.ref.dtype).astype(self.kind).reshape(factor.shape)
+        matrix: Array = cast.as_numbers(data, factor.ref.dtype).astype(self.kind).reshape(factor.shape)
         if not np.isfinite(matrix).all():
             path, name = self.work.names.get(id(factor.ref), ("", "a tensor of the adapter"))
             raise UnsupportedError(f"{name} holds NaN or Inf", path=path or None)
-        return matrix if factor.mid is None else self._kernels(factor.mid, matrix)
+        return matrix if factor.mid is None else self._kernel_product(factor.mid, matrix)
 
-    def _kernels(self, mid: TensorRef, down: Array) -> Array:
+    def _kernel_product(self, mid: TensorRef, down: Array) -> Array:
         """The product of the middle of a convolution, rank by rank by kernel, and the matrix before it."""
         import numpy as np
 
         one, two = mid.shape[:2]
-        kernel = self._matrix(factor_of(mid)).reshape(one, two, -1)
+        kernel = self._read_matrix(factor_of(mid)).reshape(one, two, -1)
         product: Array = np.einsum("abk,bi->aik", kernel, down).reshape(one, -1)
         return product
 
-    def _elements(self, ref: TensorRef) -> Array:
+    def _stored_elements(self, ref: TensorRef) -> Array:
         """The elements of a tensor of an adapter as they are stored. They stay in memory while this tensor is computed."""
         import numpy as np
 
         with self._lock:
             if id(ref) not in self._raw:
                 data = bytearray(ref.nbytes)
-                fill(ref, memoryview(data))
+                fill_buffer(ref, memoryview(data))
                 self._raw[id(ref)] = np.frombuffer(data, f"<u{ref.dtype.bits // 8}")
             return self._raw[id(ref)]
 

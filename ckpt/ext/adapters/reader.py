@@ -16,8 +16,8 @@ from ckpt.model.errors import UnsupportedError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import TensorRef, unwrapped
-from ckpt.model.text import and_more, folded, plural, show
+from ckpt.model.tensors import TensorRef, unwrap_dtensor
+from ckpt.model.text import and_more, counted_noun, show, show_folded_names
 from ckpt.tree.find import metadata_of
 
 _LAYER_KINDS: tuple[Kind, ...] = (
@@ -118,7 +118,7 @@ class Adapter(NamedTuple):
 
 def tensor_of_entry(entry: Entry) -> TensorRef:
     """The strided tensor of an entry. Raises UnsupportedError for another one, and for one without numbers."""
-    tensor = unwrapped(entry.tensor)
+    tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef):
         raise UnsupportedError(f"{show(entry.name, 80)} is {entry.tensor.layout}, and has no numbers to add")
     if tensor.dtype.name not in AVERAGED:
@@ -149,10 +149,10 @@ def read_adapter(
     named = [(name, part_of(name), entry) for name, entry in entries]
     _refuse_foreign(named, path)
     _refuse_several(named, path)
-    layers, loose = _layers(named, path)
+    layers, loose = _group_layers(named, path)
     # PEFT takes the name of the adapter out of the names when it saves one by itself.
     is_training = any(row.adapter for _, row, _ in named)
-    wholes, copies = _wholes(
+    wholes, copies = _whole_tensors(
         [row for row in named if row[1].kind not in _LAYER_KINDS] + loose, is_training=is_training
     )
     tokens = {row.module: entry for _, row, entry in named if row.kind == "tokens"}
@@ -162,14 +162,14 @@ def read_adapter(
         raise UsageError(
             "holds no adapter: no tensor is called lora_A, lora_B or their like", path=path, hint=hint
         )
-    settings, components = _settings(survey, limits, is_alone=is_alone)
+    settings, components = _read_settings(survey, limits, is_alone=is_alone)
     styles = Counter(row.style for _, row, _ in named if row.style)
     style: Style = styles.most_common(1)[0][0] or "PEFT"
     if style == "ComfyUI" and any(row.is_flat for _, row, _ in named):
         style = "kohya"
     return Adapter(
         path,
-        _refined(style, layers, settings),
+        _refine_style(style, layers, settings),
         settings,
         components,
         tuple(layers),
@@ -186,13 +186,13 @@ _COMPONENTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_en
 """The parts of a pipeline of diffusers, with which it begins the names of an adapter."""
 
 
-def _refined(style: Style, layers: Sequence[Layer], settings: Settings | None) -> Style:
+def _refine_style(style: Style, layers: Sequence[Layer], settings: Settings | None) -> Style:
     """The program that wrote an adapter: diffusers has the names of PEFT below the parts of a pipeline."""
     is_pipeline = layers and all(layer.module.partition(".")[0] in _COMPONENTS for layer in layers)
     return "diffusers" if style == "PEFT" and is_pipeline and settings is None else style
 
 
-def _settings(
+def _read_settings(
     survey: Survey, limits: Limits, *, is_alone: bool
 ) -> tuple[Settings | None, dict[str, Settings]]:
     """The settings of an adapter, and the settings for each part of a pipeline."""
@@ -215,7 +215,9 @@ def _refuse_foreign(named: Sequence[_Named], path: str) -> None:
     if foreign:
         methods = sorted({method for name in foreign if (method := method_of(name))})
         what = f", of {' and '.join(methods)}" if methods else ""
-        raise UnsupportedError(f"holds {folded(foreign, 2)}{what}: only LoRA and DoRA are merged", path=path)
+        raise UnsupportedError(
+            f"holds {show_folded_names(foreign, 2)}{what}: only LoRA and DoRA are merged", path=path
+        )
 
 
 def _refuse_several(named: Sequence[_Named], path: str) -> None:
@@ -227,7 +229,7 @@ def _refuse_several(named: Sequence[_Named], path: str) -> None:
         raise UsageError(f"holds {len(adapters)} adapters: {listed}", path=path, hint=hint)
 
 
-def _layers(named: Sequence[_Named], path: str) -> tuple[list[Layer], list[_Named]]:
+def _group_layers(named: Sequence[_Named], path: str) -> tuple[list[Layer], list[_Named]]:
     """The layers, and the tensors that only look like a part of one: `alpha` may be a parameter of a model.
 
     Raises UsageError for a layer of which a half is missing.
@@ -271,7 +273,9 @@ def _refuse_half(layer: Layer, path: str) -> None:
             raise UsageError(problem, path=path)
 
 
-def _wholes(named: Iterable[_Named], *, is_training: bool) -> tuple[dict[str, Entry], dict[str, Entry]]:
+def _whole_tensors(
+    named: Iterable[_Named], *, is_training: bool
+) -> tuple[dict[str, Entry], dict[str, Entry]]:
     """The tensors that were trained as a whole, and the copies of the base beside them.
 
     In a checkpoint of training nothing tells them apart but their values.
@@ -301,7 +305,7 @@ def scale_of(adapter: Adapter, layer: Layer, rank: int, given: float | None = No
     """The scale of a layer of this rank. Raises UsageError where its settings are of another rank."""
     alpha = layer.parts.get("alpha")
     if alpha is not None:
-        value = _number(alpha)
+        value = _read_number(alpha)
         if value is None or not math.isfinite(value):
             raise UsageError(f"{show(alpha.name, 80)} is not a number", path=adapter.path)
         return Scale(value / rank, "alpha")
@@ -334,9 +338,9 @@ def has_free_scale(adapter: Adapter) -> bool:
     return not (has_alphas or has_settings or adapter.components) and adapter.style not in _FREE
 
 
-def _number(entry: Entry) -> float | None:
+def _read_number(entry: Entry) -> float | None:
     """The only number of a tensor, or None for another one. Reads it."""
-    ref = unwrapped(entry.tensor)
+    ref = unwrap_dtensor(entry.tensor)
     if not isinstance(ref, TensorRef) or ref.numel != 1 or not has_numbers(ref.dtype):
         return None
     value = few(b"".join(elements(ref)), ref.dtype)[0]
@@ -346,7 +350,7 @@ def _number(entry: Entry) -> float | None:
 def refuse_unscaled(adapter: Adapter, layers: Sequence[Layer]) -> None:
     """Raise UsageError for layers of which nothing says the scale."""
     if layers:
-        what = f"nothing says the alpha of {plural(len(layers), 'layer')}"
+        what = f"nothing says the alpha of {counted_noun(len(layers), 'layer')}"
         beside = f"there is no {CONFIG} beside it" if adapter.settings is None else f"{CONFIG} has none"
         problem = f"{what}: {beside}, and no alpha is in it"
         raise UsageError(problem, path=adapter.path, hint="--scale X, which is alpha / rank")

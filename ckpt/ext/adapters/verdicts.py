@@ -6,8 +6,8 @@ import math
 from typing import Literal
 
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, folded, plural, show
-from ckpt.surface.text.lines import Line, hung
+from ckpt.model.text import Json, counted_noun, show, show_folded_names
+from ckpt.surface.text.lines import Line, hanging_lines
 
 Verdict = Literal["merged", "missing", "scaled", "twice", "transposed", "part", "other", "lacking"]
 """`missing`: as in BASE. `part`: some of its parts are merged. `lacking`: MERGED has no such tensor."""
@@ -140,25 +140,27 @@ class MergeCheck(NamedTuple):
 
     def lines(self, width: int | None) -> list[Line]:
         """The report as a person reads it."""
-        out = hung([], self._headline(), width, 2, "head")
-        for text in self._groups():
-            out += hung([("  ", "")], text, width, 4)
+        out = hanging_lines([], self._merge_headline(), width, 2, "head")
+        for text in self._group_texts():
+            out += hanging_lines([("  ", "")], text, width, 4)
         if self.wholes:
             lost = [name for name, is_there in self.wholes if not is_there]
-            text = f"replaced: {len(self.wholes) - len(lost)} of {plural(len(self.wholes), 'tensor')} are those of the adapter"
-            out += hung([], f"{text}; not: {folded(lost, _NAMES)}" if lost else text, width, 2)
+            text = f"replaced: {len(self.wholes) - len(lost)} of {counted_noun(len(self.wholes), 'tensor')} are those of the adapter"
+            out += hanging_lines(
+                [], f"{text}; not: {show_folded_names(lost, _NAMES)}" if lost else text, width, 2
+            )
         if self.casts:
             types = ", ".join(f"{one} → {two}" for one, two in self.types)
-            out += hung([], f"cast: {plural(self.casts, 'tensor')}, {types}", width, 2)
-        out += self._others(width)
+            out += hanging_lines([], f"cast: {counted_noun(self.casts, 'tensor')}, {types}", width, 2)
+        out += self._other_lines(width)
         return out
 
-    def _headline(self) -> str:
+    def _merge_headline(self) -> str:
         """`54 of 57 pairs are merged; 3 are not: 2 as in BASE, 1 applied twice`."""
         total = len(self.pairs)
         merged = sum(pair.verdict == "merged" for pair in self.pairs)
         verb = "is" if merged == 1 else "are"
-        text = f"{merged:,} of {plural(total, 'pair')} {verb} merged"
+        text = f"{merged:,} of {counted_noun(total, 'pair')} {verb} merged"
         if not total:
             return "the adapter has no pairs"
         if merged == total:
@@ -169,24 +171,27 @@ class MergeCheck(NamedTuple):
         listed = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
         return f"{text}; {total - merged:,} {'is' if total - merged == 1 else 'are'} not: {listed}"
 
-    def _groups(self) -> list[str]:
+    def _group_texts(self) -> list[str]:
         """The pairs with one verdict and one scale together."""
         groups: dict[str, list[str]] = {}
         for pair in self.pairs:
             text = _text_of(pair, is_free=self.is_free)
             if text:
                 groups.setdefault(text, []).append(pair.layer)
-        return [f"{text}: {folded(names, _NAMES)}" for text, names in groups.items()]
+        return [f"{text}: {show_folded_names(names, _NAMES)}" for text, names in groups.items()]
 
-    def _others(self, width: int | None) -> list[Line]:
+    def _other_lines(self, width: int | None) -> list[Line]:
         """The lines about other changes, by their status."""
         groups: dict[str, list[str]] = {}
         for name, status in self.others:
             groups.setdefault(status, []).append(name)
         out: list[Line] = []
         for status, names in groups.items():
-            out += hung(
-                [], f"also {status}: {plural(len(names), 'tensor')}: {folded(names, _NAMES)}", width, 2
+            out += hanging_lines(
+                [],
+                f"also {status}: {counted_noun(len(names), 'tensor')}: {show_folded_names(names, _NAMES)}",
+                width,
+                2,
             )
         return out
 
@@ -194,9 +199,9 @@ class MergeCheck(NamedTuple):
 def _text_of(pair: PairCheck, *, is_free: bool) -> str:
     """The words for a pair, or `` where there is nothing to say."""
     if pair.verdict == "merged":
-        return f"scale {_number(pair.found)}, where none is recorded" if is_free else ""
+        return f"scale {_format_scale(pair.found)}, where none is recorded" if is_free else ""
     if pair.verdict == "scaled":
-        text = f"with scale {_number(pair.found)} instead of {_number(pair.scale)}"
+        text = f"with scale {_format_scale(pair.found)} instead of {_format_scale(pair.scale)}"
         if pair.found < 0:
             return f"{text}, subtracted"
         return f"{text}, as without alpha" if abs(pair.found - 1) <= 2 * _CLOSE else text
@@ -205,6 +210,6 @@ def _text_of(pair: PairCheck, *, is_free: bool) -> str:
     return WORDS[pair.verdict]
 
 
-def _number(value: float) -> str:
+def _format_scale(value: float) -> str:
     """A scale that was measured, without digits that nobody can know."""
     return f"{value:.3g}"

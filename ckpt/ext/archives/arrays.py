@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from math import prod
 
-from ckpt.bytes.source import Source, grounded
+from ckpt.bytes.source import Source, underlying_file
 from ckpt.formats.common.archive import read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import Member
-from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.model.checkpoint import Checkpoint, Traits
 from ckpt.model.dtypes import DType, contiguous
 from ckpt.model.errors import UnreadableError
@@ -48,16 +48,16 @@ def read_arrays(member: Member, mark: str, limits: Limits, budget: Budget) -> Ch
                 f"{show(record.name, 80)} of {show(member.member, 80)} is no array of numpy"
             )
         names.append(record.name.removesuffix(ENDING))
-        tensors.append(_array(source, record, f"{mark}{names[-1]}"))
+        tensors.append(_read_array(source, record, f"{mark}{names[-1]}"))
     for tensor in tensors:
         contents.storages[tensor.storage.id] = tensor.storage
     root = Dict()
     root.set(names, list(tensors))
     traits = Traits("numpy arrays", keeps_ties=False)
-    return checkpoint(member.name, "npz", traits, root, contents, limits, source=source)
+    return make_checkpoint(member.name, "npz", traits, root, contents, limits, source=source)
 
 
-def _array(source: Source, record: Record, id: str) -> TensorRef:
+def _read_array(source: Source, record: Record, id: str) -> TensorRef:
     what = f"array {show(record.name, 80)}"
     if record.deflated:
         raise UnreadableError(f"{what} is compressed")
@@ -75,14 +75,14 @@ def _array(source: Source, record: Record, id: str) -> TensorRef:
     if match is None or dtype is None:
         raise UnreadableError(f"{what} holds elements that torch does not have: {show(text.strip(), 100)}")
     shape = tuple(int(size) for size in re.findall(r"\d+", match[4]))
-    nbytes = _checked(what, dtype, shape, record.size - begin - length)
-    file, offset = grounded(source, record.offset + begin + length)
+    nbytes = _array_nbytes(what, dtype, shape, record.size - begin - length)
+    file, offset = underlying_file(source, record.offset + begin + length)
     place = Range(file, offset, nbytes, None, match[1] == ">")
     stride = tuple(reversed(contiguous(tuple(reversed(shape))))) if match[3] == "True" else contiguous(shape)
     return tensor_ref(Storage(id, None, dtype, nbytes, place), dtype, shape, stride, 0)
 
 
-def _checked(what: str, dtype: DType, shape: tuple[int, ...], held: int) -> int:
+def _array_nbytes(what: str, dtype: DType, shape: tuple[int, ...], held: int) -> int:
     """The bytes of an array. Raises UnreadableError if its record holds others."""
     nbytes = prod(shape) * dtype.bits // 8
     if len(shape) > DIMENSIONS or nbytes != held:

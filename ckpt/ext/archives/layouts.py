@@ -16,7 +16,7 @@ from ckpt.formats.format import PICKLE, Probe
 from ckpt.model.errors import CkptError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 
 class Layout(NamedTuple):
@@ -45,21 +45,21 @@ class Layout(NamedTuple):
 
 def is_known(probe: Probe) -> bool:
     """Tell whether this format reads the archive."""
-    return _kind(probe) is not None
+    return _layout_function(probe) is not None
 
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
     """The members of an archive. Raises UnreadableError, LimitError."""
-    kind = _kind(probe)
+    kind = _layout_function(probe)
     assert kind is not None
     layout = kind(probe, limits)
     if len(layout.parts) > limits.shards:
-        problem = f"the archive holds {plural(len(layout.parts), 'checkpoint')}"
+        problem = f"the archive holds {counted_noun(len(layout.parts), 'checkpoint')}"
         raise LimitError(problem, "shards", limits.shards)
     return layout
 
 
-def _kind(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
+def _layout_function(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
     if probe.archive is not None:
         names = probe.archive.records.keys()
         is_sb3 = "policy.pth" in names and not names.isdisjoint(("data", "_stable_baselines3_version"))
@@ -67,7 +67,7 @@ def _kind(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
             return _stable_baselines
         return _stable_baselines_2 if names >= _SB2_FILES else None
     if probe.source is not None and probe.is_tar:
-        return _nemo if _has_nemo_weights(probe) else None
+        return _nemo_layout if _has_nemo_weights(probe) else None
     return None
 
 
@@ -138,7 +138,7 @@ def _has_nemo_weights(probe: Probe) -> bool:
         return False
 
 
-def _nemo(probe: Probe, limits: Limits) -> Layout:
+def _nemo_layout(probe: Probe, limits: Limits) -> Layout:
     members = read_tar(probe.file, limits, probe.budget)
 
     def member_of(name: str) -> dict[str, Member]:

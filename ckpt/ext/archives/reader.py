@@ -12,8 +12,8 @@ from ckpt.ext.archives.arrays import read_arrays
 from ckpt.ext.archives.layouts import layout_of
 from ckpt.formats.common.following import judge_records
 from ckpt.formats.common.members import Member
-from ckpt.formats.common.merge import merged
-from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.merge import merge_members
+from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.formats.common.two_files import refuse_second
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.model.account import Notice
@@ -23,9 +23,9 @@ from ckpt.model.errors import CkptError, DamagedDataError, UnreadableError
 from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.nodes import Dict, Global, Node, Opaque, dict_of
 from ckpt.model.rows import replace
-from ckpt.model.text import Json, and_more, plural, show
+from ckpt.model.text import Json, and_more, counted_noun, show
 from ckpt.pickle.judge.known import is_own
-from ckpt.pickle.machine import run
+from ckpt.pickle.machine import run_machine
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -54,13 +54,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for key, member in layout.texts.items():
             root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
         if layout.others:
-            text = f"{plural(len(layout.others), 'member')} of the archive that nobody reads: {and_more([show(name, 60) for name in layout.others], 3)}"
+            text = f"{counted_noun(len(layout.others), 'member')} of the archive that nobody reads: {and_more([show(name, 60) for name in layout.others], 3)}"
             notices.append(Notice("unread-file", text))
         contents = Contents(notices, None, probe.mark, probe.budget)
         if probe.archive is not None:
             judge_records(probe.archive, layout.others, contents, limits, probe.budget)
-        values = checkpoint(probe.path, FORMAT.name, traits, root, contents, limits)
-        whole = merged(probe.path, FORMAT.name, [Part("", "", values), *parts])
+        values = make_checkpoint(probe.path, FORMAT.name, traits, root, contents, limits)
+        whole = merge_members(probe.path, FORMAT.name, [Part("", "", values), *parts])
         return replace(
             whole,
             traits=traits,
@@ -132,23 +132,23 @@ def json_value(data: bytes, what: str, budget: Budget) -> tuple[Node, list[bytes
     Raises UnreadableError.
     """
     pickles: list[bytes] = []
-    return _node(parse_json(data, show(what, 80), budget), what, 0, pickles), pickles
+    return _json_node(parse_json(data, show(what, 80), budget), what, 0, pickles), pickles
 
 
-def _node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node:
+def _json_node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node:
     if depth > _DEPTH:
         raise UnreadableError(f"damaged {show(what, 80)}: it is nested too deep")
     if isinstance(value, dict):
         if _PICKLED in value:
-            pickles.append(_decoded(value[_PICKLED], what))
+            pickles.append(_decode_pickle(value[_PICKLED], what))
             return str(value.get(_TYPE, ""))
-        return dict_of((key, _node(item, what, depth + 1, pickles)) for key, item in value.items())
+        return dict_of((key, _json_node(item, what, depth + 1, pickles)) for key, item in value.items())
     if isinstance(value, (str, int, float)) or value is None:
         return value
-    return [_node(item, what, depth + 1, pickles) for item in value]
+    return [_json_node(item, what, depth + 1, pickles) for item in value]
 
 
-def _decoded(text: Json, what: str) -> bytes:
+def _decode_pickle(text: Json, what: str) -> bytes:
     """The bytes of a pickle, decoded as its loader does."""
     try:
         return b64decode(text.encode()) if isinstance(text, str) else b""
@@ -193,7 +193,7 @@ def _fills_a_maker(data: bytes, limits: Limits) -> bool:
     return any(
         (call.states or call.items or call.keys)
         and (isinstance(call.func, Opaque) or (isinstance(call.func, Global) and call.func.module == _CLOUD))
-        for call in run(data, limits).calls
+        for call in run_machine(data, limits).calls
     )
 
 
@@ -224,7 +224,7 @@ def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> tuple[l
             Notice("code-inside", f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.")
         ], []
     names = and_more(list(dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)), 3)
-    text = f"{show(what, 80)} holds {plural(len(pickles), 'pickle')}, which its library unpickles; they name {names}."
+    text = f"{show(what, 80)} holds {counted_noun(len(pickles), 'pickle')}, which its library unpickles; they name {names}."
     return [Notice("pickles-inside", text)], [
         row._replace(where=(), file=what) for row in strange if not _is_usual(row)
     ]

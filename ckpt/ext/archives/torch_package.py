@@ -11,7 +11,7 @@ from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
+from ckpt.formats.common.pickled import Contents, interpret_pickle, is_pickle, make_checkpoint, run
 from ckpt.formats.common.storages import StorageFolder, refuse_big
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
@@ -90,14 +90,14 @@ class _Reader:
                 continue
             pickle = self._pickle(record)
             if pickle is None:
-                files.set([inner], [self._file(record)])
+                files.set([inner], [self._file_node(record)])
                 continue
             key = inner.removesuffix(".pkl")
             if key in root.keys:
                 raise UnreadableError(f"the package holds {show(key, 80)} twice")
             parts.append(inner)
-            root.set([key], [self._interpreted(pickle)])
-        for key, rows in (("code", code), ("files", files), ("package", self._facts())):
+            root.set([key], [self._interpret_pickle(pickle)])
+        for key, rows in (("code", code), ("files", files), ("package", self._package_facts())):
             while key in root.keys:
                 key += "_"
             if rows.keys:
@@ -105,7 +105,7 @@ class _Reader:
         self._contents.notices += self._storages.notices()
         self._contents.notices += self._code_inside([str(name) for name in code.keys])
         self._read_scripts()
-        result = checkpoint(
+        result = make_checkpoint(
             self._probe.path,
             FORMAT.name,
             FORMAT.traits,
@@ -115,7 +115,7 @@ class _Reader:
             source=self._probe.file,
             refusals=(),
         )
-        imports = tuple(self._judged(row) for row in result.imports)
+        imports = tuple(self._judge_import(row) for row in result.imports)
         return replace(
             result, weights_only=None, imports=imports, parts=tuple(parts)
         )  # torch.load opens no package
@@ -139,17 +139,17 @@ class _Reader:
             self._contents.notices.append(Notice("trailing-data", text))
         return pickle
 
-    def _interpreted(self, pickle: Pickle) -> Node:
+    def _interpret_pickle(self, pickle: Pickle) -> Node:
         for persistent in pickle.persistent:
-            call = _reduced(persistent)
+            call = _reduced_call(persistent)
             if call is not None:
                 pickle.calls.append(call)
-        interpret(pickle, self._contents, self._limits, self._resolve, 0)
+        interpret_pickle(pickle, self._contents, self._limits, self._resolve_persistent_id, 0)
         return pickle.root
 
-    def _resolve(self, persistent: PersistentId) -> Storage | Global:
+    def _resolve_persistent_id(self, persistent: PersistentId) -> Storage | Global:
         """A storage, or the function that makes an object (a ScriptModule, an `__reduce_package__`)."""
-        call = _reduced(persistent)
+        call = _reduced_call(persistent)
         if call is not None and type(call.func) is Global:
             return call.func
         return self._storages.resolve(persistent)
@@ -168,7 +168,7 @@ class _Reader:
                 pickle = run(
                     archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
                 )
-                interpret(pickle, scripts, self._limits, storages.resolve, 0)
+                interpret_pickle(pickle, scripts, self._limits, storages.resolve, 0)
                 roots.append(pickle.root)
                 if name.endswith("constants.pkl"):
                     constants = pickle.root if is_tuple(pickle.root) else (None,)
@@ -185,7 +185,7 @@ class _Reader:
             code.dangers.append(f"its __setstate__ on {problem}")
         self._contents.notices += notices_of(code)
 
-    def _judged(self, row: Import) -> Import:
+    def _judge_import(self, row: Import) -> Import:
         """An import with what the importer makes of it: it finds programs of TorchScript in the package by their names."""
         if (row.module, row.name) != ("torch.jit._script", "unpackage_script_module"):
             return row
@@ -222,7 +222,7 @@ class _Reader:
         listed = and_more([show(name, 60) for name in runs], 2)
         return [Notice("code-inside", f"DANGER: loading this file runs Python code in it, for {listed}.")]
 
-    def _facts(self) -> Dict:
+    def _package_facts(self) -> Dict:
         facts = Dict()
         extern = self._archive.find(".data/extern_modules")
         if extern is not None:
@@ -240,7 +240,7 @@ class _Reader:
         data = of_record(self._archive.source, record).read(self._limits, self._budget)
         return data.decode("utf-8", "backslashreplace")
 
-    def _file(self, record: Record) -> Node:
+    def _file_node(self, record: Record) -> Node:
         """A short text as it is, anything else as its size."""
         if record.size <= _TEXT:
             data = of_record(self._archive.source, record).read(self._limits, self._budget)
@@ -251,7 +251,7 @@ class _Reader:
         return size_text(record.size)
 
 
-def _reduced(persistent: PersistentId) -> Opaque | None:
+def _reduced_call(persistent: PersistentId) -> Opaque | None:
     """Return `('reduce_package', [id,] func, args)` as the call that it is."""
     pid = persistent.pid
     if not is_tuple(pid) or len(pid) not in (3, 4) or pid[0] != "reduce_package":

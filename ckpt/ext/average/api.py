@@ -13,14 +13,14 @@ from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import FolderError, UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.names import natural_sort_key
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
-from ckpt.surface.api.keywords import Texts, doubts, text_only, texts
+from ckpt.surface.api.keywords import Texts, doubt_lines, keyword_texts, text_only
 from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
-from ckpt.surface.api.rewriting import Talk, WriteOptions, rewrite
+from ckpt.surface.api.rewriting import Talk, WriteOptions, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
-from ckpt.surface.api.walk import looked, parted
+from ckpt.surface.api.walk import find_items_to_open, split_items
 from ckpt.surface.api.writing import as_format_of, options_of, with_last
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ def average(
         problem = "a mean takes two checkpoints or more" if names else "nothing to average"
         path = path_of(names[0]) if names else None
         raise UsageError(problem, path=path, hint="PATH PATH..., or --last N FOLDER")
-    request = Options(ratios, section, texts(include), texts(exclude), align=align, drop_other=drop_other)
+    request = Options(
+        ratios, section, keyword_texts(include), keyword_texts(exclude), align=align, drop_other=drop_other
+    )
     shares_of(request.ratios, len(names))
     _tell_twice(names, talk)
     with ExitStack() as stack:
@@ -74,7 +76,7 @@ def average(
                 error.hint = "--last N takes its last ones" if last is None and len(names) == 1 else None
                 raise
         for other in given[:-1]:
-            for line in doubts(other.checkpoint):
+            for line in doubt_lines(other.checkpoint):
                 talk(line)
         options = with_last(options, given[-1].checkpoint)
 
@@ -86,7 +88,7 @@ def average(
                 else as_format_of(report, options.format, limits, options.ranks)
             )
 
-        report = rewrite(given[-1], make, options)
+        report = rewrite_checkpoint(given[-1], make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))
 
 
@@ -114,7 +116,7 @@ def _last_of(
         raise UsageError("not a folder, which --last takes", path=folder)
     if count < 2:
         raise UsageError(f"--last {count}: not a number from 2")
-    items, _ = parted(looked([folder], options.limits, plugins=options.plugins))
+    items, _ = split_items(find_items_to_open([folder], options.limits, plugins=options.plugins))
     out = None if options.out is None else os.path.realpath(options.out)
     found = [
         item.path
@@ -130,13 +132,13 @@ def _last_of(
         name = max(numbered, key=lambda name: len(numbered[name]), default=None)
         most = 0 if name is None else len(numbered[name])
         what = f" ({show(name, 80)})" if name is not None else ""
-        problem = f"has {plural(most, 'numbered checkpoint')}{what}, and --last asks for {count}"
+        problem = f"has {counted_noun(most, 'numbered checkpoint')}{what}, and --last asks for {count}"
         raise UsageError(problem, path=folder)
     if len(long) > 1:
         listed = and_more([f"{show(name, 60)} ({len(numbered[name])})" for name in long], 4)
         problem = f"has {len(long)} series of {count} checkpoints or more: {listed}"
         raise UsageError(problem, path=folder, hint="name the checkpoints")
-    chosen = sorted(numbered[long[0]], key=natural)
+    chosen = sorted(numbered[long[0]], key=natural_sort_key)
     rest = [show(os.path.relpath(path, folder), 60) for path in found if path not in chosen]
     text = f"the last {count} of {len(chosen)} {show(long[0], 80)}"
     beside = f"; not of this series: {and_more(rest, 4)}" if rest else ""

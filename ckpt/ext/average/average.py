@@ -13,11 +13,11 @@ from itertools import takewhile
 from ckpt.commands.rewriting.filling import Filling, lies_close
 from ckpt.commands.rewriting.report import AverageSource, Change, Leftover, RewriteReport
 from ckpt.commands.slim.slim import slim
-from ckpt.elements.blocks import elements, memory_order, permuted, same_bytes
+from ckpt.elements.blocks import elements, memory_order, permute_dims, same_bytes
 from ckpt.elements.cast import AVERAGED
 from ckpt.elements.spans import without_repeats
 from ckpt.evidence.adapters import piece_of
-from ckpt.evidence.alignment import Alignment, Paired, paired
+from ckpt.evidence.alignment import Alignment, Paired, pair_tensors
 from ckpt.evidence.scaled import find_scaled
 from ckpt.evidence.sections import Section, section_of
 from ckpt.evidence.survey import Survey
@@ -27,8 +27,8 @@ from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Storage, TensorRef, is_same_view, overlapping
-from ckpt.model.text import and_more, folded, pasted, plural, show
+from ckpt.model.tensors import Storage, TensorRef, is_same_view, overlapping_groups
+from ckpt.model.text import and_more, counted_noun, shell_word, show, show_folded_names
 
 _WEIGHTS = ("weight", "qweight", "weight_packed")
 """The last words of names under which integers are quantized weights. What scales them would be averaged without them."""
@@ -77,11 +77,11 @@ def average(
         slim(survey, limits, section=options.section, drop_other=options.drop_other) for survey in surveys
     ]
     sections = [survey.only_model(options.section).name for survey in surveys]
-    mine = _section(plain[-1].result)
+    mine = _whole_section(plain[-1].result)
     wholes: list[_Model] = []
     for survey, report, section in zip(others, plain[:-1], sections, strict=False):
-        theirs = _section(report.result)
-        names = paired(
+        theirs = _whole_section(report.result)
+        names = pair_tensors(
             Alignment(theirs, survey.path), Alignment(mine, last.path), align=options.align, suggest=False
         )
         tensors = {
@@ -103,10 +103,10 @@ def average(
         for model in wholes[:-1]:
             _refuse_misfits(model, wholes[-1], chosen.result, globs)
         _refuse_adapters(wholes, chosen.result)
-        codes = _codes(wholes, chosen.result)
+        codes = _code_tensors(wholes, chosen.result)
         return chosen, _Plan(wholes, shares, chosen.result, codes)
 
-    chosen, planned = _advised(plan, options)
+    chosen, planned = _plan_with_advice(plan, options)
     result = planned.filling.checkpoint(chosen.result, limits)
     sources = tuple(
         AverageSource(
@@ -171,7 +171,9 @@ def shares_of(ratios: Sequence[float] | None, count: int) -> list[float]:
     if ratios is None:
         return [1 / count] * count
     if len(ratios) != count:
-        raise UsageError(f"--ratios has {plural(len(ratios), 'number')} for {plural(count, 'checkpoint')}")
+        raise UsageError(
+            f"--ratios has {counted_noun(len(ratios), 'number')} for {counted_noun(count, 'checkpoint')}"
+        )
     wrong = next((ratio for ratio in ratios if not math.isfinite(ratio) or ratio < 0), None)
     if wrong is not None:
         raise UsageError(f"--ratios {wrong:g}: not a finite number of 0 or more")
@@ -184,7 +186,7 @@ def shares_of(ratios: Sequence[float] | None, count: int) -> list[float]:
     return [ratio / whole for ratio in ratios]
 
 
-def _section(checkpoint: Checkpoint) -> Section:
+def _whole_section(checkpoint: Checkpoint) -> Section:
     """All tensors of a state dict, as one section."""
     return section_of(checkpoint, (), "", "model", 0, len(checkpoint.tensors))
 
@@ -200,7 +202,7 @@ class _MisfitError(UsageError):
         self.names = names
 
 
-def _advised(
+def _plan_with_advice(
     plan: Callable[[Options], tuple[RewriteReport, _Plan]], options: Options
 ) -> tuple[RewriteReport, _Plan]:
     """The plan. Its error names the --exclude with which it succeeds, where a few patterns are enough."""
@@ -209,7 +211,7 @@ def _advised(
     except _MisfitError as error:
         names = list(error.names)
         for _ in range(_TRIES):
-            patterns = _patterns(names)
+            patterns = _exclude_patterns(names)
             if not patterns:
                 break
             try:
@@ -219,15 +221,15 @@ def _advised(
             except CkptError:
                 break
             else:
-                words = [pasted(pattern) for pattern in patterns]
+                words = [shell_word(pattern) for pattern in patterns]
                 error.hint = " ".join(f"--exclude {word}" for word in words if word is not None)
                 break
         raise
 
 
-def _patterns(names: Sequence[str]) -> list[str]:
+def _exclude_patterns(names: Sequence[str]) -> list[str]:
     """Patterns of --exclude for some tensors: their names, or the module that all of them are in. None where neither is short."""
-    if any(pasted(name) is None or set(name) & set("*?[") for name in names):
+    if any(shell_word(name) is None or set(name) & set("*?[") for name in names):
         return []
     if len(names) <= _EXCLUDED:
         return list(names)
@@ -246,15 +248,16 @@ def _refuse_misfits(model: _Model, last: _Model, chosen: Checkpoint, globs: Glob
     extra = [
         entry.name
         for label, entry in zip(model.names.one, model.entries, strict=True)
-        if _memory(entry) not in taken and globs.match(entry.name, label, _full(model.section, entry.name))
+        if _memory(entry) not in taken
+        and globs.match(entry.name, label, _full_name(model.section, entry.name))
     ]
     shapes = [(name, model.tensors[name], last.tensors[name]) for name in names if name in model.tensors]
     reshaped = [row for row in shapes if row[1].tensor.shape != row[2].tensor.shape]
-    problems = [f"lacks {folded(missing)}"] if missing else []
-    problems += [f"has {folded(extra)}, which that lacks"] if extra else []
+    problems = [f"lacks {show_folded_names(missing)}"] if missing else []
+    problems += [f"has {show_folded_names(extra)}, which that lacks"] if extra else []
     if reshaped:
         name, theirs, mine = reshaped[0]
-        more = f" and {plural(len(reshaped) - 1, 'more tensor')}" if len(reshaped) > 1 else ""
+        more = f" and {counted_noun(len(reshaped) - 1, 'more tensor')}" if len(reshaped) > 1 else ""
         shape = f"{list(theirs.tensor.shape)}, there {list(mine.tensor.shape)}"
         problems.append(f"{show(name, 80)} is {shape}{more}")
     if problems:
@@ -280,7 +283,7 @@ _FACTORS = ("down", "up", "mid")
 """Parts of an adapter that are factors of a product."""
 
 
-def _codes(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str]:
+def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str]:
     """The chosen tensors that hold codes, which have a mean only where all models scale them alike. Raises _MisfitError."""
     scaled = [find_scaled(model.entries) for model in models]
     if not any(found.codes or found.unpaired for found in scaled):
@@ -327,7 +330,7 @@ def _refuse_rescaled(models: Sequence[_Model], name: str, scales: Sequence[str])
                 raise _MisfitError(what, model.path, [name, scale])
 
 
-def _full(section: str, name: str) -> str:
+def _full_name(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
 
@@ -352,7 +355,7 @@ class _Plan:
         self._sizes = {True: [0, 0], False: [0, 0]}
         self._casts: Counter[tuple[str, str]] = Counter()
         for entry in result.tensors:
-            self._add(entry)
+            self._add_tensor(entry)
         if not self._sizes[True][0]:
             raise UsageError("holds no floating tensors to average", path=models[-1].path)
         self._refuse_overlaps(result)
@@ -384,7 +387,7 @@ class _Plan:
             refs.append(tensor)
         return refs
 
-    def _add(self, entry: Entry) -> None:
+    def _add_tensor(self, entry: Entry) -> None:
         """Plan one tensor of the result."""
         name, ref = entry.name, entry.tensor
         refs = self._rows(name)
@@ -398,16 +401,16 @@ class _Plan:
         sizes[0] += 1
         sizes[1] += ref.nbytes
         if not is_averaged:
-            self._keep(name, refs)
+            self._keep_tensor(name, refs)
             return
         self._casts.update({(other.dtype.name, ref.dtype.name) for other in refs if other.dtype != ref.dtype})
         first = self._firsts.setdefault(ref.view, name)
         if first != name:
             self._refuse_untied(first, name)
         elif ref.numel:
-            self._fill(name, ref, refs[:-1])
+            self._fill_mean(name, ref, refs[:-1])
 
-    def _fill(self, name: str, ref: TensorRef, others: Sequence[TensorRef]) -> None:
+    def _fill_mean(self, name: str, ref: TensorRef, others: Sequence[TensorRef]) -> None:
         """Put the mean in the place of a tensor. Elements that a view repeats are averaged once."""
         once, _, _ = without_repeats(ref, ref)
         of: list[TensorRef] = []
@@ -419,10 +422,12 @@ class _Plan:
         if ref.neg or not lies_close(once):
             raise _MisfitError(f"{show(name, 80)} is a view with gaps", self._models[-1].path, [name])
         order = memory_order(once)
-        rows = [(permuted(row, order), share) for row, share in zip(of, self._shares, strict=True) if share]
+        rows = [
+            (permute_dims(row, order), share) for row, share in zip(of, self._shares, strict=True) if share
+        ]
         self.filling.put(once, Mean([row for row, _ in rows], [share for _, share in rows], ref.dtype))
 
-    def _keep(self, name: str, refs: Sequence[TensorRef]) -> None:
+    def _keep_tensor(self, name: str, refs: Sequence[TensorRef]) -> None:
         """Take a tensor from the last model, and note the models in which it differs."""
         mine = refs[-1]
         differ = [
@@ -457,10 +462,10 @@ class _Plan:
         for views in by_storage.values():
             names = {id(entry.tensor): entry.name for entry in views.values()}
             refs = [entry.tensor for entry in views.values() if isinstance(entry.tensor, TensorRef)]
-            for group in overlapping(refs) if len(refs) > 1 else ():
+            for group in overlapping_groups(refs) if len(refs) > 1 else ():
                 if len(group) > 1 and any(ref.dtype.name in AVERAGED for ref in group):
                     rows = [names[id(ref)] for ref in group]
-                    what = f"{folded(rows)} share a part of their memory, and have no mean apart"
+                    what = f"{show_folded_names(rows)} share a part of their memory, and have no mean apart"
                     raise _MisfitError(what, self._models[-1].path, rows[1:])
 
 

@@ -8,7 +8,7 @@ from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.ext.average.api import average
 from ckpt.model.errors import UsageError
 from ckpt.model.text import show
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], *, ratios: str | None, **keywords: Any) -> int:
@@ -23,17 +23,17 @@ def command(paths: list[str], *, ratios: str | None, **keywords: Any) -> int:
     ckpt average --last 5 runs/ -o mean.pth
     """
     options, own = split_options("average", paths, keywords)
-    numbers = _numbers(ratios)
+    numbers = _parse_ratios(ratios)
     if not paths:
         raise UsageError("nothing to average", hint="PATH PATH..., or --last N FOLDER")
 
     def write(path: str, **written: Any) -> RewriteReport:
         return average(paths, ratios=numbers, **own, **written)
 
-    return rewrite(paths[-1:], write, options)
+    return rewrite_paths(paths[-1:], write, options)
 
 
-def _numbers(text: str | None) -> list[float] | None:
+def _parse_ratios(text: str | None) -> list[float] | None:
     """The numbers of --ratios. Raises UsageError."""
     if text is None:
         return None

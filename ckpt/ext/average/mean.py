@@ -55,9 +55,9 @@ class Span:
         import numpy as np
 
         with np.errstate(over="ignore", invalid="ignore"):
-            np.copyto(self._term, cast.numbers(block, dtype, 0, self._rows))
+            np.copyto(self._term, cast.as_numbers(block, dtype, 0, self._rows))
             if self._dtype.name == "float64":
-                self._compare(self._term.view("<u8"))
+                self._compare_bits(self._term.view("<u8"))
             if self._is_empty:
                 np.multiply(self._term, share, out=self._total)
             else:
@@ -65,7 +65,7 @@ class Span:
                 self._total += self._term
         self._is_empty = False
 
-    def _compare(self, bits: Array) -> None:
+    def _compare_bits(self, bits: Array) -> None:
         if self._first is None:
             self._first = bits.copy()
             self._agree = bits == bits
@@ -76,7 +76,7 @@ class Span:
         """(the mean as its dtype, how many finite elements are beyond the range of that)."""
         if self._first is not None and self._agree is not None:
             self._total.view("<u8")[self._agree] = self._first[self._agree]
-        return cast.rounded(self._total, self._dtype, self._rows)
+        return cast.round_numbers(self._total, self._dtype, self._rows)
 
     def close(self) -> None:
         """End the use of its memory, and of the bytes that `rounded` gave."""
@@ -134,7 +134,7 @@ class Mean(PlaceOfTensors):
             if part.overflowed and tally is not None:
                 tally(part.overflowed)
             sizes = [len(part.data) // width * (ref.dtype.bits // 8) for ref in self.tensors]
-            totals = list(map(crcs.combined, totals, part.sums, sizes)) if totals else part.sums
+            totals = list(map(crcs.combine_crcs, totals, part.sums, sizes)) if totals else part.sums
             yield part.data[max(start - begin, 0) : start + count - begin]
             begin += len(part.data)
             part.span.close()

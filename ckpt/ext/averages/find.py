@@ -14,11 +14,11 @@ from ckpt.commands.rewriting.report import weights_of
 from ckpt.evidence.sections import Section, is_average
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Entry
-from ckpt.model.names import Path, dotted
+from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Tensor, unwrapped
-from ckpt.model.text import plural, show
+from ckpt.model.tensors import Tensor, unwrap_dtensor
+from ckpt.model.text import counted_noun, show
 from ckpt.tree.find import node_at, tied_names
 from ckpt.tree.view import look
 
@@ -95,11 +95,11 @@ def tensors_by_name(node: Node, prefix: str = "") -> Iterator[tuple[str, Node]]:
 def _shape(node: Node) -> tuple[int, ...]:
     tensor = tensor_of(node)
     assert tensor is not None
-    return tuple(unwrapped(tensor).shape)
+    return tuple(unwrap_dtensor(tensor).shape)
 
 
 def _size(tensor: Tensor) -> int:
-    return unwrapped(tensor).numel
+    return unwrap_dtensor(tensor).numel
 
 
 # --- under the names of the model ---------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class TensorList(NamedTuple):
     @property
     def name(self) -> str:
         """Its path as text."""
-        return dotted(self.path)
+        return dotted_name(self.path)
 
 
 def _lists_in(survey: Survey) -> Iterator[TensorList]:
@@ -295,7 +295,7 @@ def _of_list(survey: Survey, row: TensorList) -> Average:
         if parameters is None:
             count = len(_parameters_of(survey, model, only_certain=True))
             problem = (
-                f"{plural(len(nodes), 'tensor')} of other shapes than the {plural(count, 'parameter')} of"
+                f"{counted_noun(len(nodes), 'tensor')} of other shapes than the {counted_noun(count, 'parameter')} of"
                 f" {show(model.name or 'the model', 60)}, so no order tells their names"
             )
         else:
@@ -322,7 +322,7 @@ def _parameters_like(survey: Survey, model: Section, nodes: Sequence[Node]) -> l
     """The parameters of a model, if they have the shapes of these tensors in their order; else None."""
     for only_certain in (True, False):
         parameters = _parameters_of(survey, model, only_certain=only_certain)
-        if [tuple(unwrapped(entry.tensor).shape) for entry in parameters] == list(map(_shape, nodes)):
+        if [tuple(unwrap_dtensor(entry.tensor).shape) for entry in parameters] == list(map(_shape, nodes)):
             return parameters
     return None
 

@@ -8,7 +8,7 @@ from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
-    edited,
+    edited_checkpoint,
     refuse_script,
     rest_of,
     weights_of,
@@ -22,10 +22,10 @@ from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.model.rows import replace
-from ckpt.model.tensors import unwrapped
-from ckpt.model.text import and_more, pasted, plural, show
+from ckpt.model.tensors import unwrap_dtensor
+from ckpt.model.text import and_more, counted_noun, shell_word, show
 from ckpt.pickle.edit import Edit
-from ckpt.pickle.state_dict import without
+from ckpt.pickle.state_dict import without_tensors
 from ckpt.tree.find import tied_names
 from ckpt.tree.view import look
 
@@ -50,15 +50,15 @@ def averaged_weights(survey: Survey, limits: Limits, *, section: str | None) -> 
     if model is None:
         node: Node = _dict_of(average.nodes)
     else:
-        base = without(weights_of(survey, model), set(average.drops))
+        base = without_tensors(weights_of(survey, model), set(average.drops))
         averages = _with_tied(model, average.nodes)
         kept = [name for name, _ in tensors_by_name(base) if name not in averages]
         node = _averaged(base, averages)
-    result = edited(survey.checkpoint, Edit().copy(node), limits, origin=None)
+    result = edited_checkpoint(survey.checkpoint, Edit().copy(node), limits, origin=None)
     left_alone: list[Leftover] = []
     if kept and model is not None:
         names = and_more([show(name, 60) for name in kept], 3)
-        what = f"{plural(len(kept), 'tensor')} without an average, as the model has them: {names}"
+        what = f"{counted_noun(len(kept), 'tensor')} without an average, as the model has them: {names}"
         left_alone.append(Leftover(model.name or "(the root)", what))
     return RewriteReport(
         "slim",
@@ -72,7 +72,9 @@ def averaged_weights(survey: Survey, limits: Limits, *, section: str | None) -> 
 
 def _change_of(average: Average) -> Change:
     nbytes = sum(
-        unwrapped(tensor).nbytes for node in average.nodes.values() if (tensor := tensor_of(node)) is not None
+        unwrap_dtensor(tensor).nbytes
+        for node in average.nodes.values()
+        if (tensor := tensor_of(node)) is not None
     )
     text = f"averages of {show(average.name, 60)}, {average.how}"
     return Change("averaged", text, None, len(average.nodes), "tensor", nbytes)
@@ -102,7 +104,7 @@ def _chosen(survey: Survey, section: str | None) -> Average:
             )
         found = of_section
     if len(found) > 1:
-        words = [f"--section {word}" for row in found if (word := pasted(row.name)) is not None]
+        words = [f"--section {word}" for row in found if (word := shell_word(row.name)) is not None]
         raise UsageError(
             f"holds {len(found)} sets of averages", path=survey.path, hint=and_more(words, 4, ", or ")
         )
@@ -122,7 +124,7 @@ def _left_out(survey: Survey, average: Average) -> list[Leftover]:
     assert whole is not None
     rows: list[Leftover] = []
     if model is not None:
-        text = f"{plural(len(average.nodes), 'tensor')}, replaced by averages"
+        text = f"{counted_noun(len(average.nodes), 'tensor')}, replaced by averages"
         rows.append(Leftover(model.name or "(the root)", text, _replaced_bytes(model, average)))
     counters = _counters_of(survey, average)
     if counters:

@@ -19,13 +19,13 @@ from multiprocessing import resource_tracker
 from pkgutil import resolve_name
 from typing import Protocol, TypeVar, cast
 
-from ckpt.bytes.executor import Executor, R, Task, cpus
+from ckpt.bytes.executor import Executor, R, Task, count_cpus
 from ckpt.bytes.far import is_url
-from ckpt.ext.cluster.parcel import Outcome, Sender, difference, packed, parcels_of, perform, sender
+from ckpt.ext.cluster.parcel import Outcome, Sender, packed, parcels_of, perform, sender, version_difference
 from ckpt.ext.cluster.watch import FAREWELL, Watch, Watched, begun, last_words
 from ckpt.ext.remote.url import has_secret
 from ckpt.model.errors import CkptError, UsageError
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 TRIES = 3
 """The most starts of a task whose worker fails. A task that ckpt refuses is not tried again."""
@@ -71,10 +71,10 @@ class Dask:
         parcels = parcels_of(tasks)
         try:
             while True:
-                self._send(parcels, sent)
+                self._send_parcels(parcels, sent)
                 if not sent:
                     return results
-                for batch, error in self._outcomes([future for future, _ in islice(sent, _TOGETHER)]):
+                for batch, error in self._gather_outcomes([future for future, _ in islice(sent, _TOGETHER)]):
                     for task, result in zip(sent.popleft()[1], batch, strict=False):
                         results.append(result)  # type: ignore[arg-type]  # what came over the wire has no type
                         if progress is not None:
@@ -85,7 +85,7 @@ class Dask:
             last_words(lambda: self._client.cancel([future for future, _ in sent], force=True))
             raise
 
-    def _outcomes(self, futures: Sequence[Future]) -> Iterator[Outcome]:
+    def _gather_outcomes(self, futures: Sequence[Future]) -> Iterator[Outcome]:
         """Yield the outcomes of the workers, in order.
 
         To ask for all at once costs half as much as one by one, but of several errors any is raised. Then
@@ -97,11 +97,11 @@ class Dask:
             raise
         except Exception:
             for future in futures:
-                yield self._watch.call(partial(_outcome, future))
+                yield self._watch.call(partial(_task_outcome, future))
         else:
             yield from outcomes
 
-    def _send(
+    def _send_parcels(
         self, parcels: Iterator[Sequence[Task[R]]], sent: deque[tuple[Future, Sequence[Task[R]]]]
     ) -> None:
         """Send the next parcels, many at once, which costs the scheduler a third of one call for each."""
@@ -124,7 +124,7 @@ class Dask:
             sent.extend(zip(futures, batch, strict=True))
 
 
-def _outcome(future: Future) -> Outcome:
+def _task_outcome(future: Future) -> Outcome:
     """Return the outcome of a task. Raises CkptError when the cluster failed."""
     try:
         return future.result()
@@ -194,22 +194,22 @@ def connected(where: str, names: Iterable[str], tell: Callable[[str], None]) -> 
         if has_secret(name):
             problem = "--cluster: the user or the query of a URL is not sent to workers"
             raise UsageError(problem, path=name, hint="credentials come from the environment of the workers")
-    module = _distributed()
+    module = _import_distributed()
     if address is not None:
         _refuse_silence(address["host"].strip("[]"), int(address["port"]), where)
-        with _closing(_client(module, where, where)) as client:
-            yield _ready(client, where, tell)
+        with _closing_at_end(_connect_client(module, where, where)) as client:
+            yield _ready_executor(client, where, tell)
     elif local is not None:
-        count = int(local[1]) if local[1] else min(8, cpus())
+        count = int(local[1]) if local[1] else min(8, count_cpus())
         with (
-            _closing(_started(module, count), _END) as cluster,
-            _closing(_client(module, cluster, where)) as client,
+            _closing_at_end(_start_cluster(module, count), _END) as cluster,
+            _closing_at_end(_connect_client(module, cluster, where)) as client,
         ):
             client.wait_for_workers(count)
-            yield _ready(client, where, tell)
+            yield _ready_executor(client, where, tell)
 
 
-def _distributed() -> _Distributed:
+def _import_distributed() -> _Distributed:
     try:
         module = import_module("distributed")
     except ImportError:
@@ -222,7 +222,7 @@ def _distributed() -> _Distributed:
 
 
 @contextmanager
-def _closing(opened: _Opened, seconds: float = FAREWELL) -> Iterator[_Opened]:
+def _closing_at_end(opened: _Opened, seconds: float = FAREWELL) -> Iterator[_Opened]:
     """Whatever ends the work, what was opened is closed. A cluster that is gone already is no error."""
     try:
         yield opened
@@ -242,7 +242,7 @@ def _refuse_silence(host: str, port: int, where: str) -> None:
         raise CkptError(f"{where}: the scheduler does not answer") from None
 
 
-def _client(module: _Distributed, address: object, where: str) -> _Client:
+def _connect_client(module: _Distributed, address: object, where: str) -> _Client:
     """A client, made in a thread: it waits for a server that says nothing without end."""
     pending = begun(lambda: module.Client(address, timeout=_PATIENCE, set_as_default=False))
     reason = ""
@@ -254,7 +254,7 @@ def _client(module: _Distributed, address: object, where: str) -> _Client:
     raise CkptError(f"{where}: no Dask scheduler answers there{reason}")
 
 
-def _started(module: _Distributed, count: int) -> _Local:
+def _start_cluster(module: _Distributed, count: int) -> _Local:
     """Processes of this machine that take tasks. Only this machine reaches them."""
     # Ctrl-C reaches all processes of a terminal. Workers inherit what is blocked here, so that only this one answers.
     resource_tracker.ensure_running()  # which would unblock it again
@@ -274,7 +274,7 @@ def _started(module: _Distributed, count: int) -> _Local:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _ready(client: _Client, where: str, tell: Callable[[str], None]) -> Executor:
+def _ready_executor(client: _Client, where: str, tell: Callable[[str], None]) -> Executor:
     """The executor, once there is a worker and all have our versions. Raises CkptError."""
     watch = Watch(client, tell)
     watch.look()
@@ -282,23 +282,23 @@ def _ready(client: _Client, where: str, tell: Callable[[str], None]) -> Executor
         tell(f"ckpt: {where} has no workers yet; waiting for the first")
         watch.wait()
     ours = sender()
-    versions = _asked(client, watch, resolve_name, "ckpt:__version__")
-    pythons = _asked(client, watch, platform.python_version)
+    versions = _ask_workers(client, watch, resolve_name, "ckpt:__version__")
+    pythons = _ask_workers(client, watch, platform.python_version)
     for name, version in versions.items():
         if isinstance(version, ImportError):
             raise CkptError(f"worker {name} has no ckpt", hint="install the same version there")
         python = pythons.get(name)
         if isinstance(version, str) and isinstance(python, str):  # else it is lost, and others do its work
-            problem = difference(Sender(version, python.rpartition(".")[0], name), ours)
+            problem = version_difference(Sender(version, python.rpartition(".")[0], name), ours)
             if problem is not None:
                 raise CkptError(f"worker {name} {problem}", hint="install the same version there")
-    link = watch.call(lambda: _dashboard(client))
+    link = watch.call(lambda: _dashboard_text(client))
     watch.look()
-    tell(f"ckpt: {plural(len(watch.threads), 'worker')} at {where}{link}")
+    tell(f"ckpt: {counted_noun(len(watch.threads), 'worker')} at {where}{link}")
     return Dask(client, watch)
 
 
-def _asked(client: _Client, watch: Watch, *question: object) -> dict[str, object]:
+def _ask_workers(client: _Client, watch: Watch, *question: object) -> dict[str, object]:
     """The answers of all workers, or the errors in their place. Where all are lost, it is asked again."""
     while True:
         answers = watch.call(lambda: client.run(*question, on_error="return"))
@@ -307,7 +307,7 @@ def _asked(client: _Client, watch: Watch, *question: object) -> dict[str, object
         watch.call(watch.pause)
 
 
-def _dashboard(client: _Client) -> str:
+def _dashboard_text(client: _Client) -> str:
     """The words about the dashboard of the scheduler, if it shows one. Without bokeh its page is empty."""
     try:
         shown = client.run_on_scheduler(metadata.version, "bokeh") and client.dashboard_link

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt import __version__
 from ckpt.bytes.executor import SPAN, R, Task
-from ckpt.bytes.far import Claim, coming, is_url
+from ckpt.bytes.far import Claim, is_url, iterate_ahead
 from ckpt.bytes.source import BaseSource, Identity, Source, open_address
 from ckpt.model.errors import CkptError, NotOpenedError, UnsupportedError
 from ckpt.model.rows import NamedTuple
@@ -56,7 +56,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: object) -> tuple[object, ...]:  # type: ignore[override]  # it has Any
         if isinstance(obj, BaseSource) and obj.address is not None:
             claims = () if obj.far is None else tuple(obj.far.claims)
-            return _arrived, (obj.address, obj.identity, socket.gethostname(), claims)
+            return _open_sent_source, (obj.address, obj.identity, socket.gethostname(), claims)
         usual: tuple[object, ...] = NotImplemented
         return usual
 
@@ -91,14 +91,14 @@ def packed(tasks: Sequence[Task[R]]) -> bytes:
 def perform(data: bytes, by: Sender) -> Outcome:
     """Run the tasks of a parcel, on a worker."""
     here = sender()
-    if problem := difference(here, by):
+    if problem := version_difference(here, by):
         return Outcome((), CkptError(f"worker {here.host} {problem}"))
     try:
         tasks: Sequence[Task[object]] = pickle.loads(data)
     except NotOpenedError as error:
         return Outcome((), error)
     results: list[object] = []
-    for task in coming(tasks):
+    for task in iterate_ahead(tasks):
         try:
             results.append(task())
         except MemoryError:
@@ -108,14 +108,14 @@ def perform(data: bytes, by: Sender) -> Outcome:
     return Outcome(results)
 
 
-def difference(worker: Sender, by: Sender) -> str | None:
+def version_difference(worker: Sender, by: Sender) -> str | None:
     """Return the reason why a worker cannot take tasks, or None: `has ckpt 0.2.0, this is 0.1.0`."""
     if worker.version != by.version:
         return f"has ckpt {worker.version}, this is {by.version}"
     return None if worker.python == by.python else f"has Python {worker.python}, this is {by.python}"
 
 
-def _arrived(address: str, identity: Identity, host: str, claims: Sequence[Claim]) -> Source:
+def _open_sent_source(address: str, identity: Identity, host: str, claims: Sequence[Claim]) -> Source:
     """The source of a task from the machine `host`. Raises NotOpenedError, with the name of this one."""
     if is_url(address):
         from ckpt.ext.remote.location import open_pinned

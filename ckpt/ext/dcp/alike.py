@@ -67,7 +67,7 @@ class Alike:
         elements = [record for record in records if (base + record.offset, record.stored) == place[1:3]]
         varying = elements + [record for record in records if record.name == f"{archive.root}/{_ID}"]
         spans = [(record.offset, record.offset + record.stored) for record in varying]
-        checksums = [_checksums(data, record, spans) for record in varying]
+        checksums = [_checksum_places(data, record, spans) for record in varying]
         if len(elements) != 1 or not all(len(places) > 1 for places in checksums):
             return  # each stands behind the bytes, and in the directory
         spans += [(at, at + 4) for places in checksums for at in places]
@@ -84,7 +84,7 @@ class Alike:
         self._read[len(data), ref.dtype, ref.shape] = _Read(tuple(fixed), tuple(checksums), begin, ref)
 
 
-def _checksums(data: bytes, record: Record, spans: list[tuple[int, int]]) -> tuple[int, ...]:
+def _checksum_places(data: bytes, record: Record, spans: list[tuple[int, int]]) -> tuple[int, ...]:
     """The places of the checksum of a record, outside of the spans."""
     places: list[int] = []
     if record.crc is None or record.deflated:

@@ -77,17 +77,17 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def folder_of(probe: Probe) -> Location | None:
     """The folder of the checkpoint that a path leads to: the folder, its `.metadata`, or a file of its data."""
-    pair = _found(probe)
+    pair = _find_folder(probe)
     return None if pair is None else pair[0]
 
 
 def plain_folder_of(probe: Probe) -> Location | None:
     """Return the folder as `folder_of` does, or None if a framework keeps a part of it in its own files."""
-    pair = _found(probe)
-    return None if pair is None or companion(*pair) else pair[0]
+    pair = _find_folder(probe)
+    return None if pair is None or find_companion(*pair) else pair[0]
 
 
-def _found(probe: Probe) -> tuple[Location, list[str]] | None:
+def _find_folder(probe: Probe) -> tuple[Location, list[str]] | None:
     if probe.is_folder:
         folder = probe.location
     else:
@@ -102,7 +102,7 @@ def _found(probe: Probe) -> tuple[Location, list[str]] | None:
     return (folder, names) if any(map(is_part, names)) else None
 
 
-def companion(folder: Location, names: Sequence[str]) -> str:
+def find_companion(folder: Location, names: Sequence[str]) -> str:
     """The file that says whose folder it is: `metadata.json` of Megatron, `common.pt` or `meta.pt`; empty without one.
 
     A link, or anything else that is not a file, is not one.
@@ -115,17 +115,19 @@ def companion(folder: Location, names: Sequence[str]) -> str:
 def _is_one(folder: Location, name: str) -> bool:
     try:
         location = folder.child(name, "cache")
-        return location.is_file() and (name != BACKEND or BACKEND_KEY in _head(location))
+        return location.is_file() and (name != BACKEND or BACKEND_KEY in _read_head(location))
     except UnreadableError:
         return False
 
 
 def of_zarr(folder: Location) -> bool:
     """Tell whether `metadata.json` of Megatron names the backend zarr."""
-    return re.search(rb'"sharded_backend"\s*:\s*"zarr"', _head(folder.child(BACKEND, "cache"))) is not None
+    return (
+        re.search(rb'"sharded_backend"\s*:\s*"zarr"', _read_head(folder.child(BACKEND, "cache"))) is not None
+    )
 
 
-def _head(location: Location) -> bytes:
+def _read_head(location: Location) -> bytes:
     source = location.open()
     try:
         return source.read(0, min(source.size, _HEAD))
@@ -133,7 +135,7 @@ def _head(location: Location) -> bytes:
         source.close()
 
 
-def beside(folder: Location) -> tuple[str, ...]:
+def names_beside(folder: Location) -> tuple[str, ...]:
     """Return the names that accelerate saved beside one of its folders, with ranks as `*`."""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     if not is_of_accelerate(own):
@@ -203,7 +205,9 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
             (first,) = pick
             unread = tuple(name for name in every if name != first)
             further = [
-                name for name in names if re.fullmatch(_NUMBERED, name) and _stem(name) == _stem(first)
+                name
+                for name in names
+                if re.fullmatch(_NUMBERED, name) and _stem_and_ending(name) == _stem_and_ending(first)
             ]
             if not further:
                 return Chosen(((first, ""),), unread)
@@ -216,7 +220,7 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
     return Chosen(tuple(zip(full, keys, strict=True)), ())
 
 
-def _stem(name: str) -> tuple[str, str]:
+def _stem_and_ending(name: str) -> tuple[str, str]:
     """`model_1.safetensors` and `model.safetensors` -> the same two texts."""
     stem, _, ending = name.rpartition(".")
     return re.sub(r"_\d+$", "", stem), ending

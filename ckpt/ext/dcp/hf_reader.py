@@ -13,7 +13,7 @@ from ckpt.bytes.executor import Executor
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.ext.dcp.hf import FORMAT, Shard, shards_in
 from ckpt.formats.common import safetensors
-from ckpt.formats.common.coverage import fault, grid_of
+from ckpt.formats.common.coverage import find_fault, grid_of
 from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.format import Check, ChecksumReport, List, Probe, Progress
@@ -22,11 +22,11 @@ from ckpt.model.checkpoint import Checkpoint, Entry, RecordedFile, Value
 from ckpt.model.dtypes import DType, contiguous
 from ckpt.model.errors import CkptError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import dict_of
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
-from ckpt.model.text import Json, and_more, plural, show
+from ckpt.model.text import Json, and_more, counted_noun, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _KNOWN = "1.0"
@@ -51,16 +51,16 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
     by_name = {shard.name: shard for shard in shards}
     files = CheckpointFiles(
-        probe.location, lambda name: _opened(probe, by_name[name], limits), partial=probe.partial
+        probe.location, lambda name: _open_shard(probe, by_name[name], limits), partial=probe.partial
     )
     with files.closing_on_errors():
         opened = [by_name[name] for name, _ in files.open_each(by_name)]
         files.refuse_nothing()
-        checkpoint = _checkpoint(probe, opened, files, shards)
+        checkpoint = _build_checkpoint(probe, opened, files, shards)
         return replace(checkpoint, account=checkpoint.account.after(files.notices))
 
 
-def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
+def _open_shard(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
     """Read one file, as safetensors. Raises CkptError."""
     location = probe.location.child(shard.name, "cache")
     mark = f"{probe.mark}{shard.name}:"
@@ -76,7 +76,7 @@ def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
         raise
 
 
-def _checkpoint(
+def _build_checkpoint(
     probe: Probe, shards: Sequence[Shard], files: CheckpointFiles, every: Sequence[Shard]
 ) -> Checkpoint:
     """The checkpoint of the files of `shards`; `every` has those too that were not read."""
@@ -85,7 +85,7 @@ def _checkpoint(
     texts: dict[str, str] = {}
     for shard, file in zip(shards, files.files.values(), strict=True):
         metadata = metadata_of(file.root)
-        offsets = _offsets(shard.name, metadata, probe.budget)
+        offsets = _read_offsets(shard.name, metadata, probe.budget)
         gone = files.cut_in(shard.name)
         cut |= {name: f"{show(shard.name, 80)} is cut off in {show(name, 80)}" for name in gone}
         for name in gone:
@@ -110,17 +110,17 @@ def _checkpoint(
         for key, text in metadata.items():
             if key not in (SHARDING, VERSION):
                 texts.setdefault(key, text)
-    notices = [*_gaps(every)]
+    notices = [*_gap_notices(every)]
     are_missing = len(shards) < len(every) or any(row.code == "incomplete" for row in notices)
     is_sharded = any(any(piece.offsets) for rows in pieces.values() for piece in rows)
     doubtful: list[tuple[str, str]] = []
     holes: list[tuple[str, str]] = []
     twice: list[tuple[str, str]] = []
     entries: list[Entry] = []
-    names = sorted(pieces, key=natural)
-    wholes = [_whole(name, pieces[name]) for name in names]
+    names = sorted(pieces, key=natural_sort_key)
+    wholes = [_shape_and_dtype(name, pieces[name]) for name in names]
     defects = [
-        fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+        find_fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
         for name, (shape, _) in zip(names, wholes, strict=True)
     ]
     are_missing |= any(defect is not None and defect.kind == "hole" for defect in defects)
@@ -134,16 +134,21 @@ def _checkpoint(
             twice.append((name, problem))
         elif name in cut:
             problem = cut[name]
-        elif probe.partial and are_missing and is_sharded and not _ends(pieces[name]):
+        elif probe.partial and are_missing and is_sharded and not _is_end_known(pieces[name]):
             problem = f"{show(name, 80)} may go on in a file that is missing"
             doubtful.append((name, problem))
-        ref = _ref(probe.mark + name, dtype, shape, pieces[name], problem)
+        ref = _tensor_of_pieces(probe.mark + name, dtype, shape, pieces[name], problem)
         entries.append(Entry((name,), name, ref))
     root = dict_of((entry.name, entry.tensor) for entry in entries)
     if texts:
         root.set([METADATA], [metadata_node(texts)])
-    notices += [*_lacking(holes), *_lacking([*cut.items()]), *_lacking(doubtful), *_mixed(twice)]
-    notices.append(_unverified(shards))
+    notices += [
+        *_hole_notices(holes),
+        *_hole_notices([*cut.items()]),
+        *_hole_notices(doubtful),
+        *_overlap_notices(twice),
+    ]
+    notices.append(_unverified_notice(shards))
     return Checkpoint(
         path=probe.path,
         format=FORMAT.name,
@@ -159,7 +164,7 @@ def _checkpoint(
     )
 
 
-def _offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, tuple[int, ...]]:
+def _read_offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, tuple[int, ...]]:
     """Return the offsets of a file's tensors, by name. Raises UnreadableError if its metadata lacks them."""
     what = show(file, 80)
     version = metadata.get(VERSION)
@@ -170,10 +175,12 @@ def _offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, t
     table = parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
     if not isinstance(table, dict):
         raise UnreadableError(f"{what}: {SHARDING} is not an object")
-    return {name: _numbers(row, f"{what}: {SHARDING} of {show(name, 80)}") for name, row in table.items()}
+    return {
+        name: _saved_offsets(row, f"{what}: {SHARDING} of {show(name, 80)}") for name, row in table.items()
+    }
 
 
-def _numbers(row: Json, what: str) -> tuple[int, ...]:
+def _saved_offsets(row: Json, what: str) -> tuple[int, ...]:
     numbers = row.get("saved_offsets") if isinstance(row, dict) else None
     if not isinstance(numbers, list):
         raise UnreadableError(f"{what} has no list saved_offsets")
@@ -185,7 +192,7 @@ def _numbers(row: Json, what: str) -> tuple[int, ...]:
     return tuple(offsets)
 
 
-def _whole(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]:
+def _shape_and_dtype(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]:
     """Return the shape that the parts reach to, and their dtype. Raises UnreadableError if they disagree."""
     first = pieces[0]
     for piece in pieces:
@@ -206,7 +213,7 @@ def _whole(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]
     return shape, first.tensor.dtype
 
 
-def _ends(pieces: Sequence[_Piece]) -> bool:
+def _is_end_known(pieces: Sequence[_Piece]) -> bool:
     """Tell whether the parts show that the tensor ends with them: its last part is shorter than the one before.
 
     A sharded dimension has parts of one size, and only the last one may be shorter (torch.chunk). A number has no
@@ -224,7 +231,7 @@ def _ends(pieces: Sequence[_Piece]) -> bool:
     return bool(along)
 
 
-def _ref(
+def _tensor_of_pieces(
     id: str, dtype: DType, shape: tuple[int, ...], pieces: Sequence[_Piece], problem: str | None
 ) -> TensorRef:
     boxes = [Box(piece.offsets, piece.tensor.shape, piece.tensor) for piece in pieces]
@@ -233,7 +240,7 @@ def _ref(
     return tensor_ref(Storage(id, None, dtype, place.nbytes, place), dtype, shape, contiguous(shape), 0)
 
 
-def _gaps(shards: Sequence[Shard]) -> Iterator[Notice]:
+def _gap_notices(shards: Sequence[Shard]) -> Iterator[Notice]:
     """Numbers that no file has, and files that count differently."""
     ranks = {shard.rank for shard in shards}
     counts = {shard.files for shard in shards}
@@ -252,23 +259,23 @@ def _gaps(shards: Sequence[Shard]) -> Iterator[Notice]:
             yield Notice("incomplete", f"no file of {listed}: the names go to {what}-{last:05}")
 
 
-def _lacking(holes: Sequence[tuple[str, str]]) -> Iterator[Notice]:
+def _hole_notices(holes: Sequence[tuple[str, str]]) -> Iterator[Notice]:
     """Tensors with elements that no file holds, in one notice."""
     if holes:
-        more = f", and {plural(len(holes) - 1, 'more tensor')} lack parts too" if len(holes) > 1 else ""
+        more = f", and {counted_noun(len(holes) - 1, 'more tensor')} lack parts too" if len(holes) > 1 else ""
         why = holes[0][1] if " lacks " not in holes[0][1] else f"{holes[0][1]}: no file holds it"
         yield Notice("incomplete", f"{why}{more}", tuple(name for name, _ in holes))
 
 
-def _mixed(twice: Sequence[tuple[str, str]]) -> Iterator[Notice]:
+def _overlap_notices(twice: Sequence[tuple[str, str]]) -> Iterator[Notice]:
     """Tensors with elements in two files, in one notice. Each part is written once, so one file is of another save."""
     if twice:
-        more = f", and {plural(len(twice) - 1, 'more tensor')}" if len(twice) > 1 else ""
+        more = f", and {counted_noun(len(twice) - 1, 'more tensor')}" if len(twice) > 1 else ""
         text = f"{twice[0][1]}{more}: a save with fewer ranks may have left files of an older one"
         yield Notice("overlap", text, tuple(name for name, _ in twice))
 
 
-def _unverified(shards: Sequence[Shard]) -> Notice:
+def _unverified_notice(shards: Sequence[Shard]) -> Notice:
     last = max(shard.rank for shard in shards)
     return Notice(
         "unverified-size",

@@ -14,10 +14,10 @@ from math import prod
 from typing import Protocol
 
 from ckpt.bytes.far import Reading
-from ckpt.bytes.source import BaseSource, Memory, Source, Window, grounded
+from ckpt.bytes.source import BaseSource, Memory, Source, Window, underlying_file
 from ckpt.ext.dcp.alike import Alike
 from ckpt.formats.common.archive import Archive, read_archive
-from ckpt.formats.common.pickled import Contents, interpret, run
+from ckpt.formats.common.pickled import Contents, interpret_pickle, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of, refuse_program
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
@@ -67,7 +67,7 @@ class Bytes:
         if whole and self.length <= _AT_ONCE:
             window = Memory(window.read(0, self.length))
         if self.codecs:
-            window = decoded(window, self.what, self.codecs, most)
+            window = decode_item(window, self.what, self.codecs, most)
         if window.size < 4 or window.read(0, 4) != LOCAL_MAGIC:
             raise DamagedDataError(
                 f"{self.what} is damaged: no archive begins at byte {self.offset:,} of its file"
@@ -140,7 +140,7 @@ def read_object(item: Bytes, contents: Contents, limits: Limits, key: str) -> No
     archive = item.archive(limits, budget.parsed, whole=True)
     if item.codecs:
         budget.parse(archive.nbytes)
-    return _root(archive, contents, limits, key, budget)
+    return _read_root(archive, contents, limits, key, budget)
 
 
 def most_of(dtype: DType, shape: tuple[int, ...]) -> int:
@@ -148,15 +148,15 @@ def most_of(dtype: DType, shape: tuple[int, ...]) -> int:
     return (prod(shape) * dtype.bits + 7) // 8 + _AROUND
 
 
-def _known(part: Bytes) -> Bytes:
+def _part_itself(part: Bytes) -> Bytes:
     return part
 
 
-def _lost(error: CkptError) -> Bytes:
+def _raise_loss(error: CkptError) -> Bytes:
     raise error
 
 
-def _root(archive: Archive, contents: Contents, limits: Limits, key: str, budget: Budget) -> Node:
+def _read_root(archive: Archive, contents: Contents, limits: Limits, key: str, budget: Budget) -> Node:
     record = archive.find("data.pkl")
     if record is None:
         raise DamagedDataError("the item has no data.pkl")
@@ -168,7 +168,7 @@ def _root(archive: Archive, contents: Contents, limits: Limits, key: str, budget
         raise
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
     folder = StorageFolder(archive, "data", contents, key, big=byteorder_of(archive) == "big")
-    interpret(pickle, contents, limits, folder.resolve, 0)
+    interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     return pickle.root
 
 
@@ -197,9 +197,9 @@ class TensorItem:
 
     def __reduce__(self) -> tuple[object, ...]:
         try:
-            find = partial(_known, self._find())
+            find = partial(_part_itself, self._find())
         except CkptError as error:
-            find = partial(_lost, error)
+            find = partial(_raise_loss, error)
         return TensorItem, (find, self._dtype, self._shape, self._limits)
 
     def find(self) -> Bytes:
@@ -226,7 +226,7 @@ class TensorItem:
     def _read(self) -> TensorRef:
         item = self._find()
         what = item.what
-        file, base = grounded(item.source, item.offset)
+        file, base = underlying_file(item.source, item.offset)
         data = b""
         if self._alike is not None and item.is_short():
             data = item.source.read(item.offset, item.length)
@@ -237,7 +237,7 @@ class TensorItem:
             archive = item.archive(self._limits, most_of(self._dtype, self._shape))
             budget = Budget(self._limits, item.length)
             contents = Contents((), read_nested, "", budget)
-            tensor = tensor_of(_root(archive, contents, self._limits, "", budget))
+            tensor = tensor_of(_read_root(archive, contents, self._limits, "", budget))
         except CutOffError as error:
             raise CutOffError(f"{what}: {error.problem}", path=error.path) from None
         except DamagedDataError as error:
@@ -272,7 +272,7 @@ Open = Callable[[io.RawIOBase], _Stream]
 """A stream of decoded bytes over one of encoded bytes."""
 
 
-def decoded(source: Source, what: str, codecs: tuple[str, ...], most: int) -> Source:
+def decode_item(source: Source, what: str, codecs: tuple[str, ...], most: int) -> Source:
     """The decoded bytes of an item: in memory where they are few, else decoded again as they are read.
 
     Raises UnsupportedError where nothing decodes zstd, UnreadableError for other codecs, DamagedDataError where the bytes are no frame, or more than `most`.
@@ -280,14 +280,14 @@ def decoded(source: Source, what: str, codecs: tuple[str, ...], most: int) -> So
     if codecs != (ZSTD,):
         listed = ", ".join(show(codec, 40) for codec in codecs[:4])
         raise UnreadableError(f"{what} is encoded by {listed}")
-    opened = _decoder()
+    opened = _find_decoder()
     if opened is None:
         raise UnsupportedError(f"{what} is compressed with zstd: pip install zstandard to read it")
     stream = _Decoded(source, what, opened, most)
     return Memory(stream.read(0, stream.size)) if stream.size <= _BLOCK else stream
 
 
-def _decoder() -> Open | None:
+def _find_decoder() -> Open | None:
     """Return the function that opens a zstd stream, or None.
 
     It comes from Python's own module, its backport, or the package that torch uses.
@@ -347,8 +347,8 @@ class _Decoded(BaseSource):
         self._open = opened
         self._lock = threading.Lock()
         self._most = most
-        self._begin()
-        while self._next():
+        self._begin_stream()
+        while self._decode_block():
             pass
         self.size = self._end
 
@@ -357,7 +357,7 @@ class _Decoded(BaseSource):
         parts: list[bytes] = []
         with self._lock:
             if offset < self._first:
-                self._begin()
+                self._begin_stream()
             while count:
                 position = self._first
                 for block in self._blocks:
@@ -367,14 +367,14 @@ class _Decoded(BaseSource):
                         offset += len(part)
                         count -= len(part)
                     position += len(block)
-                if count and not self._next():
+                if count and not self._decode_block():
                     raise DamagedDataError(f"{self._what} is damaged: it decodes to fewer bytes than before")
         return b"".join(parts)
 
     def check_unchanged(self) -> None:
         self._outer.check_unchanged()
 
-    def _begin(self) -> None:
+    def _begin_stream(self) -> None:
         self._stream = self._open(_Raw(self._outer))
         self._blocks: deque[bytes] = deque(maxlen=_KEPT)
         self._end = 0
@@ -384,7 +384,7 @@ class _Decoded(BaseSource):
         """The offset of the first byte that is kept."""
         return self._end - sum(map(len, self._blocks))
 
-    def _next(self) -> bool:
+    def _decode_block(self) -> bool:
         """Decode one more block; False at the end."""
         try:
             block = self._stream.read(_BLOCK)

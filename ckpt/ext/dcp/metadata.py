@@ -14,7 +14,7 @@ from math import prod
 from ckpt.formats.common.pickled import unknown_names
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import UnreadableError
-from ckpt.model.names import Path, dotted
+from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS
@@ -176,28 +176,28 @@ class FoundItem(NamedTuple):
 def metadata_of(pickle: Pickle) -> Metadata:
     """The content of a `.metadata` file, of which `skim` may have read parts. Raises UnreadableError where it contradicts itself."""
     try:
-        fields = _fields(pickle.root, "Metadata", "the pickle")
+        fields = _object_fields(pickle.root, "Metadata", "the pickle")
     except UnreadableError as error:
         error.hint = unknown_names(pickle.globals.values())
         raise
     tensors: dict[str, TensorRow] = {}
     objects: dict[str, Item | None] = {}
-    for key, row in _pairs(fields.get("state_dict_metadata"), "state_dict_metadata"):
-        name = _text(key, "a name")
+    for key, row in _dict_pairs(fields.get("state_dict_metadata"), "state_dict_metadata"):
+        name = _parse_text(key, "a name")
         if name in tensors or name in objects:
             raise UnreadableError(f".metadata: {show(name, 80)} is listed twice")
         if class_of(row) == "BytesStorageMetadata":
             objects[name] = None
         elif isinstance(row, TensorRow):  # skimmed
-            tensors[name] = checked(row)
+            tensors[name] = check_row(row)
         else:
-            tensors[name] = _tensor(name, row)
-    files, unused = _placed(_found_items(fields.get("storage_data")), tensors, objects)
+            tensors[name] = _parse_tensor(name, row)
+    files, unused = _place_items(_found_items(fields.get("storage_data")), tensors, objects)
     version = fields.get("version")
     return Metadata(
         tensors,
         objects,
-        _paths(fields.get("planner_data")),
+        _parse_paths(fields.get("planner_data")),
         files,
         unused,
         version if type(version) is str else None,
@@ -205,25 +205,25 @@ def metadata_of(pickle: Pickle) -> Metadata:
     )
 
 
-def _tensor(name: str, node: Node) -> TensorRow:
+def _parse_tensor(name: str, node: Node) -> TensorRow:
     what = f"tensor {show(name, 80)}"
-    fields = _fields(node, "TensorStorageMetadata", what)
-    shape = _size(fields.get("size"), what)
-    dtype, requires_grad = _properties(fields.get("properties"), what)
+    fields = _object_fields(node, "TensorStorageMetadata", what)
+    shape = _parse_size(fields.get("size"), what)
+    dtype, requires_grad = _parse_properties(fields.get("properties"), what)
     chunks = Chunks(len(shape))
     listed = fields.get("chunks")
     if type(listed) is not list:
         raise UnreadableError(f".metadata: {what} has no list of chunks")
     for chunk in listed:
-        parts = _fields(chunk, "ChunkStorageMetadata", what)
-        offsets, sizes = _size(parts.get("offsets"), what), _size(parts.get("sizes"), what)
+        parts = _object_fields(chunk, "ChunkStorageMetadata", what)
+        offsets, sizes = _parse_size(parts.get("offsets"), what), _parse_size(parts.get("sizes"), what)
         if len(offsets) != len(shape) or len(sizes) != len(shape):
             raise UnreadableError(f".metadata: a chunk of {what} has other dimensions than the tensor")
         chunks.add(offsets, sizes)
-    return checked(TensorRow(name, dtype, shape, requires_grad, chunks))
+    return check_row(TensorRow(name, dtype, shape, requires_grad, chunks))
 
 
-def checked(row: TensorRow) -> TensorRow:
+def check_row(row: TensorRow) -> TensorRow:
     """The row. Raises UnreadableError where it is larger than memory can be, or a chunk leaves the tensor."""
     what = f"tensor {show(row.name, 80)}"
     if len(row.shape) > DIMENSIONS or row.dtype.nbytes(prod(row.shape)) >= _MOST:
@@ -238,7 +238,7 @@ def checked(row: TensorRow) -> TensorRow:
     return row
 
 
-def _properties(node: Node, what: str) -> tuple[DType, bool]:
+def _parse_properties(node: Node, what: str) -> tuple[DType, bool]:
     """Return (dtype, requires_grad) of a `TensorProperties`.
 
     They are in its state, a tuple, or in the arguments of a call.
@@ -259,18 +259,20 @@ def _properties(node: Node, what: str) -> tuple[DType, bool]:
 
 
 def _found_items(node: Node) -> Iterator[FoundItem]:
-    for key, value in _pairs(node, "storage_data"):
+    for key, value in _dict_pairs(node, "storage_data"):
         if isinstance(value, FoundItem):  # skimmed
             yield value
             continue
-        index = _fields(key, "MetadataIndex", "storage_data")
-        name = _text(index.get("fqn"), "a name")
+        index = _object_fields(key, "MetadataIndex", "storage_data")
+        name = _parse_text(index.get("fqn"), "a name")
         what = f"the item of {show(name, 80)}"
         offset = index.get("offset")
-        yield FoundItem(name, None if offset is None else _size(offset, what), *_item(value, what))
+        yield FoundItem(
+            name, None if offset is None else _parse_size(offset, what), *_parse_item(value, what)
+        )
 
 
-def _placed(
+def _place_items(
     items: Iterable[FoundItem], tensors: dict[str, TensorRow], objects: dict[str, Item | None]
 ) -> tuple[tuple[str, ...], int]:
     """Put the items into their chunks and objects; return the files, and the number of items that nothing names."""
@@ -318,37 +320,37 @@ def _by_offsets(chunks: Chunks) -> dict[tuple[int, ...], int]:
     return places
 
 
-def _item(node: Node, what: str) -> Item:
-    fields = _fields(node, "_StorageInfo", what)
+def _parse_item(node: Node, what: str) -> Item:
+    fields = _object_fields(node, "_StorageInfo", what)
     codecs = fields.get("transform_descriptors")
     if codecs is not None and (type(codecs) is not list or not all(type(codec) is str for codec in codecs)):
         raise UnreadableError(f".metadata: {what} has an invalid encoding")
     return Item(
-        _text(fields.get("relative_path"), what),
-        _count(fields.get("offset"), what),
-        _count(fields.get("length"), what),
+        _parse_text(fields.get("relative_path"), what),
+        _parse_count(fields.get("offset"), what),
+        _parse_count(fields.get("length"), what),
         tuple(map(str, codecs)) if type(codecs) is list else (),
     )
 
 
-def _paths(node: Node) -> dict[str, Path]:
+def _parse_paths(node: Node) -> dict[str, Path]:
     """The paths that `planner_data` gives; none where the state dict was not taken apart."""
     paths: dict[str, Path] = {}
     if type(node) is not Dict:
         return paths
     for key, value in zip(node.keys, node.values, strict=True):
-        name = _text(key, "a name")
+        name = _parse_text(key, "a name")
         path: list[str | int] = []
         for step in value if is_tuple(value) else ():
             if type(step) is int and 0 <= step < _MOST:
                 path.append(step)
             else:
-                path.append(_text(step, f"the path of {show(name, 80)}"))
+                path.append(_parse_text(step, f"the path of {show(name, 80)}"))
         if not path or name in paths:
             raise UnreadableError(f".metadata: {show(name, 80)} has no valid path")
         # torch.distributed.checkpoint.load finds an item by its name, and format_utils by its path.
-        if dotted(path) != name:
-            place = show(dotted(path), 80)
+        if dotted_name(path) != name:
+            place = show(dotted_name(path), 80)
             raise UnreadableError(
                 f".metadata: {show(name, 80)} has the path {place}, so loaders give it two names"
             )
@@ -373,37 +375,37 @@ def class_of(node: Node, how: str = "newobj") -> str:
     return next((name.removeprefix(module) for module in _MODULES if name.startswith(module)), "")
 
 
-def _fields(node: Node, name: str, what: str) -> dict[str, Node]:
+def _object_fields(node: Node, name: str, what: str) -> dict[str, Node]:
     """The attributes of an object of a class. Raises UnreadableError for anything else."""
     if class_of(node) != name or type(node) is not Opaque or len(node.states) > 1:
         raise UnreadableError(f".metadata: {what} is not a {name} of torch.distributed.checkpoint")
     (state,) = node.states or (None,)
-    return {str(key): value for key, value in _pairs(state, what)} if node.states else {}
+    return {str(key): value for key, value in _dict_pairs(state, what)} if node.states else {}
 
 
-def _pairs(node: Node, what: str) -> Iterator[tuple[Node, Node]]:
+def _dict_pairs(node: Node, what: str) -> Iterator[tuple[Node, Node]]:
     if type(node) is not Dict:
         raise UnreadableError(f".metadata: {what} is not a dict")
     return zip(node.keys, node.values, strict=True)
 
 
-def _size(node: Node, what: str) -> tuple[int, ...]:
+def _parse_size(node: Node, what: str) -> tuple[int, ...]:
     """The numbers of a `torch.Size`, none of them negative."""
     numbers: Node = node
     if type(node) is Opaque and node.class_name == "torch.Size" and len(node.args) == 1:
         numbers = node.args[0]
     if not is_tuple(numbers) or len(numbers) > DIMENSIONS:
         raise UnreadableError(f".metadata: {what} has an invalid size")
-    return tuple(_count(number, what) for number in numbers)
+    return tuple(_parse_count(number, what) for number in numbers)
 
 
-def _count(node: Node, what: str) -> int:
+def _parse_count(node: Node, what: str) -> int:
     if type(node) is not int or not 0 <= node < _MOST:
         raise UnreadableError(f".metadata: {what} has an invalid number")
     return node
 
 
-def _text(node: Node, what: str) -> str:
+def _parse_text(node: Node, what: str) -> str:
     if type(node) is not str:
         raise UnreadableError(f".metadata: {what} is not a text")
     return node

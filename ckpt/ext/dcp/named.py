@@ -50,7 +50,7 @@ def named(folder: Location, other: Metadata, where: str, limits: Limits) -> Meta
     _refuse_others(folder, expected, where, limits)
     for number, (file, rows) in enumerate(expected.items()):
         rows.sort()
-        for place, item in zip(rows, _items(folder, file, rows, where, limits), strict=False):
+        for place, item in zip(rows, _match_items(folder, file, rows, where, limits), strict=False):
             if place.chunk is None:
                 objects[place.name] = objects[place.name] or item
             elif tensors[place.name].chunks.files[place.chunk] < 0:
@@ -74,7 +74,9 @@ def _refuse_others(
                 source.close()
 
 
-def _items(folder: Location, file: str, expected: list[_Expected], where: str, limits: Limits) -> list[Item]:
+def _match_items(
+    folder: Location, file: str, expected: list[_Expected], where: str, limits: Limits
+) -> list[Item]:
     """The whole items of a file, compared with the other save. Raises UnreadableError where one differs."""
     try:
         source = folder.child(file, "cache").open()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
-from ckpt.bytes.far import coming, is_url
+from ckpt.bytes.far import is_url, iterate_ahead
 from ckpt.bytes.location import Location, is_plain_name
 from ckpt.bytes.source import Source, read_limited
 from ckpt.elements.boxes import Box, Boxes
@@ -20,11 +20,11 @@ from ckpt.ext.dcp.file_names import (
     DATA,
     METADATA,
     UNFINISHED,
-    beside,
     folder_of,
     is_metadata,
     is_part,
     is_unfinished,
+    names_beside,
     ranks_of,
     ranks_text,
 )
@@ -32,7 +32,7 @@ from ckpt.ext.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.ext.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.ext.dcp.skim import read_metadata
 from ckpt.formats.common import pickled
-from ckpt.formats.common.coverage import Fault, fault, indices
+from ckpt.formats.common.coverage import Fault, find_fault, format_box
 from ckpt.formats.common.early import is_early
 from ckpt.formats.common.file_set import FileSet
 from ckpt.formats.common.members import Member
@@ -54,11 +54,11 @@ from ckpt.model.errors import (
     UsageError,
 )
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.names import Path, natural
+from ckpt.model.names import Path, natural_sort_key
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
-from ckpt.model.text import and_more, pasted_path, plural, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.pickle.branches import Branches
 from ckpt.tree.find import is_counter
 
@@ -97,12 +97,12 @@ class Files(FileSet[Source]):
             self._sizes = {name: source.size for name, source in self.files.items()}
 
     def _read(self, budget: Budget) -> Metadata:
-        names = sorted(filter(is_metadata, self.names), key=natural)
+        names = sorted(filter(is_metadata, self.names), key=natural_sort_key)
         if METADATA not in names:
-            self.unfinished = tuple(sorted(_unfinished(self.names), key=natural))
+            self.unfinished = tuple(sorted(_unfinished_names(self.names), key=natural_sort_key))
         try:
             names = [METADATA] if METADATA in names else [*names, *self.unfinished]
-            ranks = [] if self._names_from is not None and not names else self._ranks(names, budget)
+            ranks = [] if self._names_from is not None and not names else self._read_ranks(names, budget)
         except (LimitError, NotOpenedError):
             raise
         except UnreadableError:
@@ -110,12 +110,12 @@ class Files(FileSet[Source]):
                 raise
             ranks = []  # the save was killed while it wrote the metadata, or that is damaged
         if ranks:
-            return merged(ranks)
+            return merge_ranks(ranks)
         if self._names_from is None:
-            raise _interrupted(self.folder, self.names, self.limits)
-        return self._named(self._names_from, budget)
+            raise _interrupted_error(self.folder, self.names, self.limits)
+        return self._read_named(self._names_from, budget)
 
-    def _named(self, location: Location, budget: Budget) -> Metadata:
+    def _read_named(self, location: Location, budget: Budget) -> Metadata:
         """The metadata with the names of another save. Raises UnreadableError."""
         from ckpt.ext.dcp.named import named  # here: only an interrupted save pays for it
 
@@ -126,7 +126,7 @@ class Files(FileSet[Source]):
         finally:
             other.close()
 
-    def _ranks(self, names: Sequence[str], budget: Budget) -> list[Metadata]:
+    def _read_ranks(self, names: Sequence[str], budget: Budget) -> list[Metadata]:
         """The metadata in each of these files. Raises UnreadableError."""
         ranks: list[Metadata] = []
         for name in names:
@@ -162,7 +162,7 @@ class Files(FileSet[Source]):
         chunks = row.chunks
         what = show(row.name, 80)
         if len(chunks) > 1:
-            what += f" {indices(*chunks.box(index), row.shape)}"
+            what += f" {format_box(*chunks.box(index), row.shape)}"
         if chunks.files[index] < 0:
             raise UnreadableError(f"no file is recorded for {what}")
         return self.find(self.metadata.item(row, index), what)
@@ -177,7 +177,7 @@ class Files(FileSet[Source]):
         )
 
 
-def _unfinished(names: Sequence[str]) -> Iterator[str]:
+def _unfinished_names(names: Sequence[str]) -> Iterator[str]:
     """Yield the names of metadata that did not get its name: of all of the save, or of ranks whose own is not there."""
     if f"{METADATA}{UNFINISHED}" in names:
         yield f"{METADATA}{UNFINISHED}"
@@ -191,7 +191,7 @@ _BESIDE = _ITEMS = 1000
 """The most folders beside an interrupted save that are looked at, and the most items of it that count."""
 
 
-def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> UnreadableError:
+def _interrupted_error(folder: Location, names: Sequence[str], limits: Limits) -> UnreadableError:
     from ckpt.ext.dcp.remains import remains, summary  # here: only an interrupted save pays for it
 
     data = [name for name in names if name.endswith(DATA)]
@@ -202,12 +202,12 @@ def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> Unre
     ranks = ranks_of(data)
     if ranks and 0 not in ranks:
         return _of_one_machine(ranks, summary(files, _ITEMS, are_lost=False))
-    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
+    text = f"an interrupted save: {counted_noun(len(data), 'data file')} without {METADATA}, which is written last"
     account = summary(files, _ITEMS)
     text += f": {account}" if account else ""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    whole = [name for name in _beside(folder) if name != own]
-    earlier = [name for name in whole if natural(name) < natural(own)]
+    whole = [name for name in _checkpoints_beside(folder) if name != own]
+    earlier = [name for name in whole if natural_sort_key(name) < natural_sort_key(own)]
     newest = (earlier or whole)[-1:]
     return UnreadableError(
         text, hint=f"{show(newest[0], 80)} beside it has its {METADATA}" if newest else None
@@ -229,14 +229,14 @@ def _of_one_machine(ranks: Sequence[int], account: str) -> UnreadableError:
     )
 
 
-def _beside(folder: Location) -> Iterator[str]:
+def _checkpoints_beside(folder: Location) -> Iterator[str]:
     """The names of the distributed checkpoints in the folder around one, in natural order."""
     try:
         around = folder.parent()
         names = [name.removesuffix("/") for name in around.names() if name.endswith("/")]
     except UnreadableError:
         return
-    for name in sorted(names, key=natural)[-_BESIDE:]:
+    for name in sorted(names, key=natural_sort_key)[-_BESIDE:]:
         try:
             if any(map(is_metadata, around.child(name).names())):
                 yield name
@@ -260,22 +260,22 @@ def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoi
         keeps_order = bool(files.metadata.paths)
         if layout is not None and not keeps_order:
             files.metadata = files.metadata._replace(paths=layout(files.metadata))
-        return _checkpoint(probe, files, limits, keeps_order)
+        return _build_checkpoint(probe, files, limits, keeps_order)
 
 
-def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -> Checkpoint:
+def _build_checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -> Checkpoint:
     metadata = files.metadata
     contents = Contents((), read_nested, probe.mark, probe.budget)
     contents.pickles += metadata.pickles
     probe.budget.claim(len(metadata.tensors))
-    refuse_mixed(_counters(files, limits))
+    refuse_mixed(_read_counters(files, limits))
     leaves: dict[str, Node] = {}
     lost: list[str] = []
     faults: dict[str, list[Notice]] = {}
     shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
         grid = row.chunks.line(row.shape)
-        defect = fault(row.shape, list(row.chunks.boxes())) if grid is None else None
+        defect = find_fault(row.shape, list(row.chunks.boxes())) if grid is None else None
         problem = shared.get(name)
         if defect is not None:
             notice = _fault_notice(name, defect)
@@ -283,12 +283,12 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
             faults.setdefault(notice.code, []).append(notice)
         elif files.is_lost(row):
             lost.append(name)
-        leaves[name] = _ref(row, grid or row.chunks.grid(), probe.mark, files, problem, limits)
+        leaves[name] = _tensor_of_row(row, grid or row.chunks.grid(), probe.mark, files, problem, limits)
     gone: list[Absence] = []
     unread: list[Absence] = []
     objects: list[tuple[Node, Bytes]] = []
-    for name, item, part in coming(
-        [(name, item, _found(files, name, item)) for name, item in metadata.objects.items()]
+    for name, item, part in iterate_ahead(
+        [(name, item, _find_object(files, name, item)) for name, item in metadata.objects.items()]
     ):
         if item is not None and item.file in files.unread:
             gone.append(Absence(name, f"it was in {show(item.file, 80)}"))
@@ -305,20 +305,20 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
             faults.setdefault("unread", []).append(
                 Notice("incomplete", f"{show(name, 80)} was not read: {error.problem}")
             )
-    contents.notices += map(_together, faults.values())
+    contents.notices += map(_join_notices, faults.values())
     contents.notices += _lost_notices(files, lost, len(gone))
     if shared:
         contents.notices.append(Notice("overlap", next(iter(shared.values())), tuple(shared)))
     contents.notices += _dead_notices(files)
-    strangers = _strangers(probe, files)
+    strangers = _judge_strangers(probe, files)
     contents.notices += strangers.notices
     if files.unfinished and not (lost or gone or faults):
         contents.notices.append(_unfinished_notice(files))
     if metadata.unused:
-        text = f"{plural(metadata.unused, 'item')} of {METADATA} belong to nothing that it lists"
+        text = f"{counted_noun(metadata.unused, 'item')} of {METADATA} belong to nothing that it lists"
         contents.notices.append(Notice("container", text))
-    order = [name for name in _order(metadata) if name in leaves]
-    checkpoint = pickled.checkpoint(
+    order = [name for name in _saved_order(metadata) if name in leaves]
+    checkpoint = pickled.make_checkpoint(
         probe.path if probe.is_folder else files.folder.name,
         FORMAT.name,
         FORMAT.traits._replace(keeps_order=keeps_order),
@@ -343,15 +343,15 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
         weights_only=None,
         imports=(*checkpoint.imports, *strangers.imports),
         facts=(("beside it", and_more([show(name, 80) for name in names], 6)),)
-        if (names := beside(files.folder))
+        if (names := names_beside(files.folder))
         else (),
         account=checkpoint.account.without_values([*gone, *unread]),
-        parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.files),
+        parts=tuple(file for file in sorted(metadata.files, key=natural_sort_key) if file in files.files),
         sources=tuple(files.files.values()),
     )
 
 
-def _found(files: Files, name: str, item: Item | None) -> Bytes | CkptError:
+def _find_object(files: Files, name: str, item: Item | None) -> Bytes | CkptError:
     """The place of an object, or why it has none."""
     try:
         if item is None:
@@ -365,7 +365,7 @@ _COPIES = 8
 """The most counters of a file that are compared: a file is written by one save."""
 
 
-def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Node]]]:
+def _read_counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Node]]]:
     """The counters that several ranks wrote, each with its file. What cannot be read is said elsewhere."""
     metadata = files.metadata
     seen: dict[str, int] = {}
@@ -383,11 +383,11 @@ def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Nod
                 found.append((copy, row, item, files.find(item, show(copy.name, 80))))
             except CkptError:
                 continue
-    for copy, row, item, part in coming(found):
+    for copy, row, item, part in iterate_ahead(found):
         try:
             node: Node
             if row is not None:
-                node = TensorItem(partial(_itself, part), row.dtype, row.shape, limits).tensor()
+                node = TensorItem(partial(_part_itself, part), row.dtype, row.shape, limits).tensor()
             else:
                 node = read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")
         except (LimitError, NotOpenedError):
@@ -397,11 +397,11 @@ def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Nod
         yield show(item.file, 80), {copy.name: node}
 
 
-def _itself(part: Bytes) -> Bytes:
+def _part_itself(part: Bytes) -> Bytes:
     return part
 
 
-def _order(metadata: Metadata) -> Iterator[str]:
+def _saved_order(metadata: Metadata) -> Iterator[str]:
     """The names in the order of the state dict that was saved; `.metadata` has the order of the ranks."""
     for name in metadata.paths:
         if name in metadata.tensors or name in metadata.objects:
@@ -411,7 +411,7 @@ def _order(metadata: Metadata) -> Iterator[str]:
             yield name
 
 
-def _ref(
+def _tensor_of_row(
     row: TensorRow, grid: tuple[int, ...], mark: str, files: Files, problem: str | None, limits: Limits
 ) -> TensorRef:
     """The tensor of a row, whose boxes are opened when its bytes are needed."""
@@ -449,12 +449,12 @@ def _unfinished_notice(files: Files) -> Notice:
     text = f"The save was killed before its last step: {and_more([show(name, 80) for name in names], 2)} {verb} complete"
     text += f", and all {items:,} tensors and values are there."
     folder = files.folder.name.rstrip("/")
-    moves = [_move(f"{folder}/{name}") for name in names]
+    moves = [_move_command(f"{folder}/{name}") for name in names]
     hint = " && ".join(move for move in moves if move is not None)
     return Notice("unfinished", text, (), None if is_url(folder) or None in moves else hint)
 
 
-def _move(path: str) -> str | None:
+def _move_command(path: str) -> str | None:
     """The command that gives metadata its name, or None where no shell takes it."""
     old, new = pasted_path(path), pasted_path(path.removesuffix(UNFINISHED))
     return None if old is None or new is None else f"mv {old} {new}"
@@ -466,7 +466,7 @@ def _fault_notice(name: str, defect: Fault) -> Notice:
     return Notice("overlap", f"two chunks of {show(name, 80)} hold {defect.where}", (name,))
 
 
-def _together(notices: Sequence[Notice]) -> Notice:
+def _join_notices(notices: Sequence[Notice]) -> Notice:
     """One notice for all of a kind: the first, and how many more there are."""
     first = notices[0]
     more = f", and {len(notices) - 1:,} more like it" if len(notices) > 1 else ""
@@ -477,22 +477,24 @@ def _together(notices: Sequence[Notice]) -> Notice:
 def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:
     """Yield notices about missing files, and about the tensors that lack parts in them."""
     if files.unread:
-        rows = [(name, files.unread[name].problem) for name in sorted(files.unread, key=natural)]
+        rows = [(name, files.unread[name].problem) for name in sorted(files.unread, key=natural_sort_key)]
         usual = "no such file"
         listed = and_more(
             [show(name, 80) + ("" if why == usual else f" ({why})") for name, why in rows], _LISTED
         )
-        text = f"{len(files.unread)} of {plural(len(files.metadata.files), 'data file')} missing: {listed}"
+        text = (
+            f"{len(files.unread)} of {counted_noun(len(files.metadata.files), 'data file')} missing: {listed}"
+        )
         elsewhere = set(ranks_of(files.unread)) - {0, *ranks_of(files.files)}
         if elsewhere == set(ranks_of(files.unread)):
             text += f" (all files of {ranks_text(sorted(elsewhere))}, perhaps on another machine)"
-        held = [f"parts of {plural(len(lost), 'tensor')}"] if lost else []
-        held += [plural(gone, "value")] if gone else []
+        held = [f"parts of {counted_noun(len(lost), 'tensor')}"] if lost else []
+        held += [counted_noun(gone, "value")] if gone else []
         yield Notice("incomplete", f"{text}, with {' and '.join(held)}" if held else text, tuple(lost))
     elif lost:
         listed = and_more([show(name, 80) for name in lost], _LISTED)
         yield Notice(
-            "incomplete", f"parts of {plural(len(lost), 'tensor')} are missing: {listed}", tuple(lost)
+            "incomplete", f"parts of {counted_noun(len(lost), 'tensor')} are missing: {listed}", tuple(lost)
         )
 
 
@@ -523,7 +525,7 @@ class _Strangers(NamedTuple):
     notices: list[Notice]
 
 
-def _strangers(probe: Probe, files: Files) -> _Strangers:
+def _judge_strangers(probe: Probe, files: Files) -> _Strangers:
     """Judge each file that has the name of a part and that `.metadata` does not name, by what loading it alone does.
 
     A data file that is named is judged too if it begins as a pickle: its items are archives. Behind a URL that would be
@@ -541,7 +543,7 @@ def _strangers(probe: Probe, files: Files) -> _Strangers:
             continue  # a link, or what cannot be read: said where it matters
         try:
             if judged.size and (source is None or _begins_as_pickle(judged, files.limits)):
-                _judge(probe, name, judged, out)
+                _judge_file(probe, name, judged, out)
         finally:
             if source is None:
                 judged.close()
@@ -555,7 +557,7 @@ def _begins_as_pickle(source: Source, limits: Limits) -> bool:
     return pickled.is_pickle(head) or is_early(head, source, limits)
 
 
-def _judge(probe: Probe, name: str, source: Source, out: _Strangers) -> None:
+def _judge_file(probe: Probe, name: str, source: Source, out: _Strangers) -> None:
     """Add what loading one file does. Whole items of an earlier save, and what is no checkpoint, do nothing."""
     try:
         # Under another name: its own leads to the folder around it.
@@ -573,7 +575,7 @@ def _judge(probe: Probe, name: str, source: Source, out: _Strangers) -> None:
             out.notices.append(Notice("code-inside", text))
 
 
-def merged(ranks: Sequence[Metadata]) -> Metadata:
+def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
     """The union of the chunks; of what several ranks hold the first is taken, the others are its copies.
 
     Raises UnreadableError where the ranks give a tensor two sizes or types.

@@ -40,11 +40,11 @@ from ckpt.formats.common.zip_layout import (
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import CkptError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.pickle.rebuild import storage_bytes, storage_type
 
 _HEAD, _SMALL = 512, 4096
@@ -71,20 +71,22 @@ class Remains(NamedTuple):
         if not self.size:
             return f"{name} is empty"
         if not self.items:
-            return f"{name}: no whole item is found in its {plural(self.size, 'byte')}"
+            return f"{name}: no whole item is found in its {counted_noun(self.size, 'byte')}"
         held = sum(self.tensors.values())
         rows = sorted(self.tensors.items(), key=lambda row: -row[1])
         kinds = and_more([f"{count} × {kind}" if count > 1 else kind for kind, count in rows], _KINDS)
-        parts = [f"{plural(held, 'whole tensor')} ({kinds})"] if held else []
-        parts += [plural(self.items - held, "whole object")] if self.items > held else []
-        rest = f", then {plural(self.rest, 'byte')} that {'is' if self.rest == 1 else 'are'} no whole item"
+        parts = [f"{counted_noun(held, 'whole tensor')} ({kinds})"] if held else []
+        parts += [counted_noun(self.items - held, "whole object")] if self.items > held else []
+        rest = (
+            f", then {counted_noun(self.rest, 'byte')} that {'is' if self.rest == 1 else 'are'} no whole item"
+        )
         return f"{name}: {' and '.join(parts)}{rest if self.rest else ''}"
 
 
 def remains(folder: Location, limits: Limits, most: int | None = None) -> Iterator[Remains]:
     """Yield the content of each data file of a folder, up to `most` items in all. Raises LimitError."""
     budget = limits.entries if most is None else most
-    for name in sorted((name for name in folder.names() if name.endswith(DATA)), key=natural):
+    for name in sorted((name for name in folder.names() if name.endswith(DATA)), key=natural_sort_key):
         file = _in_file(folder, name, limits, budget)
         budget -= file.items
         yield file
@@ -120,14 +122,14 @@ def items_of(source: Source, name: str, limits: Limits) -> Iterator[WholeItem]:
     position = 0
     while position < source.size:
         end = _end_of_item(source, position, limits)
-        kind = None if end is None else _kind(Bytes(source, position, end - position, name), limits)
+        kind = None if end is None else _item_kind(Bytes(source, position, end - position, name), limits)
         if end is None or kind is None:
             return
         yield WholeItem(position, end, kind)
         position = end
 
 
-def _kind(item: Bytes, limits: Limits) -> str | None:
+def _item_kind(item: Bytes, limits: Limits) -> str | None:
     """Return the dtype and shape of the tensor of an item, or an empty text for another object.
 
     Return None for bytes that are not a whole item.
@@ -160,18 +162,20 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
             if header.method or data > source.size:
                 return None
             if sizes is None:
-                measured = _sizes(source, data, limits) if name == b"data.pkl" else None
+                measured = _storage_sizes(source, data, limits) if name == b"data.pkl" else None
                 if measured is None:
                     return None
                 size, sizes = measured
             elif name[:5] == b"data/" and name[5:] in sizes:
                 size = sizes[name[5:]]
             else:
-                count = header.stored if not header.flags & HAS_DESCRIPTOR else _small(source, data)
+                count = (
+                    header.stored if not header.flags & HAS_DESCRIPTOR else _small_record_size(source, data)
+                )
                 if count is None:
                     return None
                 size = count
-            position = _after(source, data + size)
+            position = _next_record_offset(source, data + size)
         elif magic == CENTRAL_MAGIC and len(head) >= CENTRAL.size:
             position += CentralHeader._make(CENTRAL.unpack_from(head)).nbytes
         elif magic == END64_MAGIC and len(head) >= END64.size:
@@ -188,7 +192,7 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
     return None
 
 
-def _sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes, int]] | None:
+def _storage_sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes, int]] | None:
     """Return the length of a pickle and the sizes of the storages that it names.
 
     Return None if the pickle is cut off or damaged.
@@ -210,7 +214,7 @@ def _sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes,
     return pickle[1], sizes
 
 
-def _small(source: Source, begin: int) -> int | None:
+def _small_record_size(source: Source, begin: int) -> int | None:
     """The size of a small record, which only the descriptor after it says."""
     data = source.read(begin, min(_SMALL, source.size - begin))
     mark = data.find(DESCRIPTOR_MAGIC)
@@ -221,7 +225,7 @@ def _small(source: Source, begin: int) -> int | None:
     return 0 if data[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC) else None
 
 
-def _after(source: Source, end: int) -> int:
+def _next_record_offset(source: Source, end: int) -> int:
     """Return the offset of the next record, after the descriptor of one."""
     tail = source.read(end, min(DESCRIPTOR.size + 4, source.size - end)) if end < source.size else b""
     if tail[:4] != DESCRIPTOR_MAGIC:
@@ -238,7 +242,7 @@ def summary(files: Sequence[Remains], most: int, *, are_lost: bool = True) -> st
     items = sum(row.items for row in files)
     if not items:
         return ""
-    count = f"at least {items:,} whole items" if items >= most else plural(items, "whole item")
+    count = f"at least {items:,} whole items" if items >= most else counted_noun(items, "whole item")
     verb = "lies" if items == 1 else "lie"
     where = "them" if len(files) > 1 else "it"
     if not are_lost:

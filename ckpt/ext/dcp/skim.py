@@ -23,7 +23,7 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS
 from ckpt.pickle.machine import Made, Pickle
 from ckpt.pickle.opcodes import FRAME, ends_opcode
-from ckpt.pickle.skim import getting, number_of, numbers_of, slot_of
+from ckpt.pickle.skim import get_opcode, number_of, numbers_of, slot_of
 
 
 def without_frames(data: bytes) -> tuple[bytes, list[int]]:
@@ -118,7 +118,7 @@ class Skimmer:
             if self._tensors is not None and self._tensors.fits(memo):
                 return self._skim_tensors(self._tensors, stack, memo, position, skipped)
         if kind == "_StorageInfo" and type(below) is Opaque and class_of(below) == "MetadataIndex":
-            if self._places is None and self._tries and _fields(below).get("offset") is not None:
+            if self._places is None and self._tries and _state_fields(below).get("offset") is not None:
                 self._places = _usual_place(below, entry, memo)
                 self._tries -= self._places is None
             if self._places is not None and self._places.fits(memo):
@@ -151,7 +151,7 @@ class Skimmer:
             slot = end
             self._budget.charge(_ROW + _CHUNK * len(row.chunks), ".metadata")
 
-    def _next(self, position: int) -> int:
+    def _next_entry(self, position: int) -> int:
         """The offset of the next entry: the pickler ends a list of pairs after a thousand, and begins another one."""
         return position + 2 if self.data[position : position + 2] == b"u(" else position
 
@@ -163,12 +163,12 @@ class Skimmer:
         Other opcodes give None.
         """
         data, (first, second) = self.data, usual.patterns
-        start, position = position, self._next(position)
-        text = _text(data, position)
+        start, position = position, self._next_entry(position)
+        text = _text_at(data, position)
         head = None if text is None else first.match(data, text[1])
         if text is None or head is None:
             return None
-        dtype, shape = _dtype(memo, head[1]), _sizes(head, 3)
+        dtype, shape = _memo_dtype(memo, head[1]), _match_sizes(head, 3)
         if dtype is None:
             return None
         chunks = Chunks(len(shape))
@@ -181,7 +181,7 @@ class Skimmer:
         wide: list[int] = []
         position += many
         while (chunk := second.match(data, position)) is not None:
-            offsets, sizes = _sizes(chunk, 1), _sizes(chunk, 3)
+            offsets, sizes = _match_sizes(chunk, 1), _match_sizes(chunk, 3)
             if len(offsets) != len(shape) or len(sizes) != len(shape):
                 return None
             lows += offsets
@@ -247,12 +247,16 @@ class Skimmer:
 
 def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
     """Return what fits entries like this one, or None if it is unusual."""
-    fields = _fields(row)
+    fields = _state_fields(row)
     properties, size, chunks = (fields.get(name) for name in ("properties", "size", "chunks"))
     if list(fields) != ["properties", "size", "chunks"] or type(properties) is not Opaque:
         return None
     chunk = chunks[0] if type(chunks) is list and chunks else None
-    if type(size) is not Opaque or type(chunk) is not Opaque or list(_fields(chunk)) != ["offsets", "sizes"]:
+    if (
+        type(size) is not Opaque
+        or type(chunk) is not Opaque
+        or list(_state_fields(chunk)) != ["offsets", "sizes"]
+    ):
         return None
     is_call = properties.how == "reduce"  # as ckpt writes it
     state = properties.args if is_call else properties.states[0] if len(properties.states) == 1 else None
@@ -262,7 +266,7 @@ def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
     nodes = _in_slots(memo, (row.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner))
     if nodes is None:
         return None
-    of = _expressions(nodes)
+    of = _expression_function(nodes)
     pattern = _GOT + of(state[1]) + rb"([\x88\x89])"
     if is_call:
         pattern += rb"\x87\x94R\x94"
@@ -287,7 +291,7 @@ def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
 
 def _usual_place(key: Opaque, record: Opaque, memo: Memo) -> _Usual | None:
     """Return what fits entries like this one, or None if it is unusual."""
-    place, record_fields = _fields(key), _fields(record)
+    place, record_fields = _state_fields(key), _state_fields(record)
     if list(place) != ["fqn", "index", "offset"] or list(record_fields) != [
         "relative_path",
         "offset",
@@ -301,7 +305,7 @@ def _usual_place(key: Opaque, record: Opaque, memo: Memo) -> _Usual | None:
     nodes = _in_slots(memo, (key.func, record.func, size.func, *keys, *inner))
     if nodes is None:
         return None
-    of = _expressions(nodes)
+    of = _expression_function(nodes)
     pattern = (
         rb"(?:u\()?"
         + of(key.func)
@@ -333,7 +337,7 @@ def _usual_place(key: Opaque, record: Opaque, memo: Memo) -> _Usual | None:
     return _Usual((re.compile(pattern, re.DOTALL),), nodes)
 
 
-def _fields(record: Opaque) -> dict[str, Node]:
+def _state_fields(record: Opaque) -> dict[str, Node]:
     state = record.states[0] if len(record.states) == 1 else None
     if type(state) is not Dict or not all(type(key) is str for key in state.keys):
         return {}
@@ -347,18 +351,18 @@ def _in_slots(memo: Memo, nodes: Iterable[Node]) -> dict[int, Made] | None:
     return None if -1 in found else found
 
 
-def _expressions(nodes: dict[int, Made]) -> Callable[[Node], bytes]:
+def _expression_function(nodes: dict[int, Made]) -> Callable[[Node], bytes]:
     """Return a function that gives a regular expression for the opcodes that push one of the nodes."""
-    expressions = {id(node): re.escape(getting(slot)) for slot, node in nodes.items()}
+    expressions = {id(node): re.escape(get_opcode(slot)) for slot, node in nodes.items()}
     return lambda node: expressions[id(node)]
 
 
-def _dtype(memo: Memo, got: bytes) -> DType | None:
+def _memo_dtype(memo: Memo, got: bytes) -> DType | None:
     node = memo.get(slot_of(got))
     return BY_NAME.get(node.name) if type(node) is Global and node.module == "torch" else None
 
 
-def _text(data: bytes, position: int) -> tuple[str, int] | None:
+def _text_at(data: bytes, position: int) -> tuple[str, int] | None:
     """Return (the string at an offset, the offset after it), or None if no string is pushed."""
     op = data[position] if position < len(data) else 0
     if op == _SHORT and position + 1 < len(data):
@@ -375,7 +379,7 @@ def _text(data: bytes, position: int) -> tuple[str, int] | None:
         return None
 
 
-def _sizes(match: re.Match[bytes], group: int) -> tuple[int, ...]:
+def _match_sizes(match: re.Match[bytes], group: int) -> tuple[int, ...]:
     """The numbers of a torch.Size."""
     return _size(match[group] or match[group + 1] or b"")
 

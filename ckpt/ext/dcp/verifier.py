@@ -17,16 +17,16 @@ from ckpt.ext.dcp.file_names import DATA, folder_of, is_metadata
 from ckpt.ext.dcp.items import Bytes, TensorItem, most_of, read_object
 from ckpt.ext.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.ext.dcp.reader import Files
-from ckpt.formats.common.coverage import indices
+from ckpt.formats.common.coverage import format_box
 from ckpt.formats.common.pickled import Contents
-from ckpt.formats.common.recorded import joined, of_text, some, step_name, steps
+from ckpt.formats.common.recorded import largest_steps, of_text, size_and_crc_of, some_counters, step_name
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.model.checkpoint import RecordedFile, RecordedItem
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnsupportedError
 from ckpt.model.limits import INFLATION, Budget, Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
@@ -53,13 +53,15 @@ def checksums(
     assert folder is not None
     files = Files(folder, limits, probe.budget)
     try:
-        parts = list(_parts(_items(files)))
+        parts = list(_split_items(_list_items(files)))
         tasks = [
-            Task(_checked, (part, probe.mark, limits), sum(item.at.length for item in part)) for part in parts
+            Task(_check_items, (part, probe.mark, limits), sum(item.at.length for item in part))
+            for part in parts
         ]
-        copies, gone = _copies(files, probe.mark)
+        copies, gone = _find_copies(files, probe.mark)
         again = [
-            Task(_compared, (copy, probe.mark, limits), copy.one.length + copy.two.length) for copy in copies
+            Task(_compare_copies, (copy, probe.mark, limits), copy.one.length + copy.two.length)
+            for copy in copies
         ]
         results = run_each(executor, [*tasks, *again], progress)
         names = [*([item.at.what for item in part] for part in parts), *([copy.what] for copy in copies)]
@@ -67,11 +69,13 @@ def checksums(
             source.check_unchanged()
     finally:
         files.close()
-    reports = [_report(result, row) for result, row in zip(results, names, strict=True)]
+    reports = [_checksum_report(result, row) for result, row in zip(results, names, strict=True)]
     return ChecksumReport.together([*reports, ChecksumReport(0, tuple(gone), 0)])
 
 
-def _report(result: tuple[int, list[tuple[str, str]], int] | Failed, names: list[str]) -> ChecksumReport:
+def _checksum_report(
+    result: tuple[int, list[tuple[str, str]], int] | Failed, names: list[str]
+) -> ChecksumReport:
     """Return the findings of a task, or an account of the items that were not read."""
     if isinstance(result, Failed):
         return ChecksumReport(0, (), 0, (f"{and_more(names, 3)}: {result.problem}",))
@@ -79,7 +83,7 @@ def _report(result: tuple[int, list[tuple[str, str]], int] | Failed, names: list
     return ChecksumReport(nbytes, tuple(Damage(*row) for row in damage), unchecked)
 
 
-def _items(files: Files) -> Iterator[_Item]:
+def _list_items(files: Files) -> Iterator[_Item]:
     """The items that are there. What is missing, the reader says."""
     metadata = files.metadata
     for name, row in metadata.tensors.items():
@@ -96,7 +100,7 @@ def _items(files: Files) -> Iterator[_Item]:
             continue
 
 
-def _parts(items: Iterator[_Item]) -> Iterator[list[_Item]]:
+def _split_items(items: Iterator[_Item]) -> Iterator[list[_Item]]:
     """Items for one task each: the split depends on the checkpoint alone."""
     part: list[_Item] = []
     used = 0
@@ -110,26 +114,26 @@ def _parts(items: Iterator[_Item]) -> Iterator[list[_Item]]:
         yield part
 
 
-def _itself(part: Bytes) -> Bytes:
+def _part_itself(part: Bytes) -> Bytes:
     return part
 
 
-def _most(item: _Item, limits: Limits) -> int:
+def _most_bytes(item: _Item, limits: Limits) -> int:
     """The most bytes that an item may decode to."""
     if item.dtype is not None:
         return most_of(item.dtype, item.shape)
     return limits.inflated_bytes + item.at.length * INFLATION
 
 
-def _checked(items: list[_Item], mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
+def _check_items(items: list[_Item], mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
     """Bytes with a checksum that were compared, damage and the id of its storage, bytes without a checksum."""
     nbytes = unchecked = 0
     damage: list[tuple[str, str]] = []
     for item in items:
         try:
             if item.dtype is not None:
-                TensorItem(partial(_itself, item.at), item.dtype, item.shape, limits).tensor()
-            archive = item.at.archive(limits, _most(item, limits))
+                TensorItem(partial(_part_itself, item.at), item.dtype, item.shape, limits).tensor()
+            archive = item.at.archive(limits, _most_bytes(item, limits))
         except (LimitError, NotOpenedError, UnsupportedError):
             raise
         except CkptError as error:
@@ -165,7 +169,7 @@ class _Copy(NamedTuple):
     files: tuple[str, str]
 
 
-def _copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
+def _find_copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
     """Return the copies that several ranks wrote of the same chunks, and the damage where a part is missing.
 
     Loaders take any of them, so they must be equal.
@@ -188,12 +192,12 @@ def _copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
     return copies, gone
 
 
-def _compared(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
+def _compare_copies(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
     """Compare the elements of a chunk on two ranks. Return a damage if they differ or one is unreadable."""
     text = ""
     try:
         first, second = (
-            TensorItem(partial(_itself, part), copy.dtype, copy.shape, limits).tensor()
+            TensorItem(partial(_part_itself, part), copy.dtype, copy.shape, limits).tensor()
             for part in (copy.one, copy.two)
         )
         if not same_bytes(elements(first), elements(second)):
@@ -230,12 +234,14 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
     assert folder is not None
     files = Files(folder, limits, probe.budget)
     try:
-        places: dict[str, list[_Place]] = {name: [] for name in sorted(files.metadata.files, key=natural)}
-        for place in _places(files.metadata):
+        places: dict[str, list[_Place]] = {
+            name: [] for name in sorted(files.metadata.files, key=natural_sort_key)
+        }
+        for place in _list_places(files.metadata):
             places[place.item.file].append(place)
-        every = [_listed(files, name, rows, limits, executor) for name, rows in places.items()]
+        every = [_recorded_file(files, name, rows, limits, executor) for name, rows in places.items()]
         unnamed = [name for name in files.names if name.endswith(DATA) and name not in places]
-        every += [RecordedFile(name, _size(folder, name)) for name in unnamed]
+        every += [RecordedFile(name, _file_size(folder, name)) for name in unnamed]
         every += [
             of_text(folder.child(name, "cache"), name, limits) for name in filter(is_metadata, files.names)
         ]
@@ -246,7 +252,7 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
     return every
 
 
-def _size(folder: Location, name: str) -> int:
+def _file_size(folder: Location, name: str) -> int:
     source = folder.child(name, "cache").open()
     try:
         return source.size
@@ -254,16 +260,16 @@ def _size(folder: Location, name: str) -> int:
         source.close()
 
 
-def _places(metadata: Metadata) -> Iterator[_Place]:
+def _list_places(metadata: Metadata) -> Iterator[_Place]:
     """The items that `.metadata` records a place of. Of many counters of parameters in one file, some are to be read."""
     rows: list[tuple[str, _Place]] = []
     for name, row in metadata.tensors.items():
         for index in range(len(row.chunks)):
             if row.chunks.files[index] >= 0:
-                rows.append((name, _place(name, metadata.item(row, index), row, index)))
+                rows.append((name, _place_of_item(name, metadata.item(row, index), row, index)))
     rows += [(name, _Place(name, item)) for name, item in metadata.objects.items() if item is not None]
     rows += [
-        (copy.name, _place(copy.name, copy.item, metadata.tensors.get(copy.name), copy.chunk))
+        (copy.name, _place_of_item(copy.name, copy.item, metadata.tensors.get(copy.name), copy.chunk))
         for copy in metadata.copies
     ]
     counters: dict[tuple[str, str], list[int]] = {}
@@ -271,16 +277,18 @@ def _places(metadata: Metadata) -> Iterator[_Place]:
         path = metadata.paths.get(name) or tuple(name.split("."))
         if is_counter(path):
             counters.setdefault((place.item.file, step_name(path, name)), []).append(number)
-    read = {number: counter for (_, counter), numbers in counters.items() for number in some(numbers)}
+    read = {
+        number: counter for (_, counter), numbers in counters.items() for number in some_counters(numbers)
+    }
     for number, (_, place) in enumerate(rows):
         yield place._replace(counter=read[number]) if number in read else place
 
 
-def _place(name: str, item: Item, row: TensorRow | None, index: int | None) -> _Place:
+def _place_of_item(name: str, item: Item, row: TensorRow | None, index: int | None) -> _Place:
     if row is None or index is None:
         return _Place(name, item)
     offsets, sizes = row.chunks.box(index)
-    text = f"{name} {indices(offsets, sizes, row.shape)}" if len(row.chunks) > 1 else name
+    text = f"{name} {format_box(offsets, sizes, row.shape)}" if len(row.chunks) > 1 else name
     return _Place(text, item, None, row.dtype, sizes)
 
 
@@ -288,7 +296,7 @@ _AT_ONCE = 256
 """Items whose directories one task reads."""
 
 
-def _listed(
+def _recorded_file(
     files: Files, name: str, places: list[_Place], limits: Limits, executor: Executor
 ) -> RecordedFile:
     """A data file with what its items record, in their order there."""
@@ -297,7 +305,7 @@ def _listed(
         return RecordedFile(name, 0, problem=files.unread[name].problem)
     places.sort(key=lambda place: place.item.offset)
     bundles = [places[first : first + _AT_ONCE] for first in range(0, len(places), _AT_ONCE)]
-    results = run_each(executor, [Task(_directories, (source, bundle, limits)) for bundle in bundles])
+    results = run_each(executor, [Task(_read_directories, (source, bundle, limits)) for bundle in bundles])
     items: list[RecordedItem] = []
     values: list[tuple[str, float]] = []
     for bundle, result in zip(bundles, results, strict=True):
@@ -306,10 +314,10 @@ def _listed(
         else:
             items += result[0]
             values += result[1]
-    return RecordedFile(name, source.size, tuple(items), steps(values))
+    return RecordedFile(name, source.size, tuple(items), largest_steps(values))
 
 
-def _directories(
+def _read_directories(
     source: Source, places: list[_Place], limits: Limits
 ) -> tuple[list[RecordedItem], list[tuple[str, float]]]:
     """The sizes and checksums of items as their directories give them, and the values of counters."""
@@ -326,8 +334,8 @@ def _directories(
                 items.append(RecordedItem(place.name, length, None))
                 continue
             part = Bytes(_Ends(source, offset, length), 0, length, show(place.name, 80))
-            items.append(RecordedItem(place.name, *joined(part.archive(limits, length))))
-            value = None if place.counter is None else counter(_counter(part, place, limits))
+            items.append(RecordedItem(place.name, *size_and_crc_of(part.archive(limits, length))))
+            value = None if place.counter is None else counter(_read_counter(part, place, limits))
             if place.counter is not None and value is not None:
                 values.append((place.counter, value))
         except (LimitError, NotOpenedError):
@@ -367,8 +375,8 @@ class _Ends(BaseSource):
         return self._source.read(self._offset + offset, count)
 
 
-def _counter(part: Bytes, place: _Place, limits: Limits) -> Node:
+def _read_counter(part: Bytes, place: _Place, limits: Limits) -> Node:
     """The number, or the tensor of one, that an item holds."""
     if place.dtype is not None:
-        return TensorItem(partial(_itself, part), place.dtype, place.shape, limits).tensor()
+        return TensorItem(partial(_part_itself, part), place.dtype, place.shape, limits).tensor()
     return read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 
-from ckpt.bytes.far import coming
+from ckpt.bytes.far import iterate_ahead
 from ckpt.bytes.source import Source
 from ckpt.bytes.target import FolderSink, Sink
 from ckpt.elements.blocks import elements, same_bytes
@@ -26,7 +26,7 @@ from ckpt.ext.dcp.file_names import DATA, METADATA
 from ckpt.ext.dcp.items import Bytes, Placement, TensorItem
 from ckpt.ext.dcp.metadata import Item
 from ckpt.formats.common.layout import Layout, archive_of
-from ckpt.formats.common.writing import Draft, Relisting, differs, same_value
+from ckpt.formats.common.writing import Draft, Relisting, difference_error, same_value
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.dtypes import DType, contiguous
 from ckpt.model.errors import LimitError, UnsupportedError
@@ -36,9 +36,9 @@ from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.model.text import show, show_name
-from ckpt.pickle.emit import StorageId, emit
+from ckpt.pickle.emit import StorageId, emit_pickle
 from ckpt.tree.view import look
-from ckpt.tree.walk import Flat, Leaf, Parts, flatten
+from ckpt.tree.walk import Flat, Leaf, Parts, flatten_tree
 from ckpt.tree.walk import parts_of as leaves_of
 
 _METADATA = "torch.distributed.checkpoint.metadata"
@@ -68,39 +68,41 @@ class Row(NamedTuple):
 def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
     """The bytes of `.metadata`. Raises LimitError where it would be longer than ckpt reads."""
     state, planner, storage = Dict(), Dict(), Dict()
-    layout = _call("torch.serialization", "_get_layout", "torch.strided")  # one object, as in torch
+    layout = _call_node("torch.serialization", "_get_layout", "torch.strided")  # one object, as in torch
     for row in rows:
         planner.set([row.name], [row.path])
         if row.item is not None:
-            state.set([row.name], [_object(_METADATA, "BytesStorageMetadata", {})])
-            storage.set([_index(row.name, None, None)], [_info(row.item)])
+            state.set([row.name], [_object_node(_METADATA, "BytesStorageMetadata", {})])
+            storage.set([_index_node(row.name, None, None)], [_info_node(row.item)])
             continue
         assert row.dtype is not None
         chunks: list[Node] = []
         for number, chunk in enumerate(row.chunks):
-            fields = {"offsets": _size(chunk.offsets), "sizes": _size(chunk.sizes)}
-            chunks.append(_object(_METADATA, "ChunkStorageMetadata", fields))
-            storage.set([_index(row.name, _size(chunk.offsets), number)], [_info(chunk.item)])
+            fields = {"offsets": _size_node(chunk.offsets), "sizes": _size_node(chunk.sizes)}
+            chunks.append(_object_node(_METADATA, "ChunkStorageMetadata", fields))
+            storage.set([_index_node(row.name, _size_node(chunk.offsets), number)], [_info_node(chunk.item)])
         tensor_fields: dict[str, Node] = {
-            "properties": _call(
+            "properties": _call_node(
                 _METADATA, "TensorProperties", Global("torch", row.dtype.name), layout, row.requires_grad
             ),
-            "size": _size(row.shape),
+            "size": _size_node(row.shape),
             "chunks": chunks,
         }
-        state.set([row.name], [_object(_METADATA, "TensorStorageMetadata", tensor_fields)])
+        state.set([row.name], [_object_node(_METADATA, "TensorStorageMetadata", tensor_fields)])
     whole = {
         "state_dict_metadata": state,
         "planner_data": planner if is_flattened else None,
         "storage_data": storage,
     }
-    pickle = emit(_object(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits, protocol=4)
+    pickle = emit_pickle(
+        _object_node(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits, protocol=4
+    )
     if len(pickle) > limits.metadata_bytes:
         raise LimitError(".metadata would be too long", "metadata-bytes", limits.metadata_bytes)
     return pickle
 
 
-def _object(module: str, name: str, fields: Mapping[str, Node]) -> Opaque:
+def _object_node(module: str, name: str, fields: Mapping[str, Node]) -> Opaque:
     call = Opaque("newobj", Global(module, name), (), None, 0)
     state = Dict()
     state.set(list(fields), list(fields.values()))
@@ -108,20 +110,20 @@ def _object(module: str, name: str, fields: Mapping[str, Node]) -> Opaque:
     return call
 
 
-def _call(module: str, name: str, *args: Node) -> Opaque:
+def _call_node(module: str, name: str, *args: Node) -> Opaque:
     return Opaque("reduce", Global(module, name), args, None, 0)
 
 
-def _size(numbers: tuple[int, ...]) -> Opaque:
+def _size_node(numbers: tuple[int, ...]) -> Opaque:
     own = (*numbers,)  # of its own: no size is written as the same tuple again
-    return _call("torch", "Size", own)
+    return _call_node("torch", "Size", own)
 
 
-def _index(name: str, offsets: Node, number: int | None) -> Opaque:
-    return _object(_METADATA, "MetadataIndex", {"fqn": name, "index": number, "offset": offsets})
+def _index_node(name: str, offsets: Node, number: int | None) -> Opaque:
+    return _object_node(_METADATA, "MetadataIndex", {"fqn": name, "index": number, "offset": offsets})
 
 
-def _info(item: Item) -> Opaque:
+def _info_node(item: Item) -> Opaque:
     fields: dict[str, Node] = {
         "relative_path": item.file,
         "offset": item.offset,
@@ -129,7 +131,7 @@ def _info(item: Item) -> Opaque:
     }
     if item.codecs:  # torch before 2.7 neither writes nor reads them
         fields["transform_descriptors"] = list(item.codecs)
-    return _object(_FILESYSTEM, "_StorageInfo", fields)
+    return _object_node(_FILESYSTEM, "_StorageInfo", fields)
 
 
 def _no_storage(storage: Storage, persistent: PersistentId | None) -> StorageId:
@@ -157,7 +159,7 @@ class NewFile:
 
     def write(self, sink: Sink) -> None:
         """Write the items."""
-        for pour, _ in coming(self._pieces):
+        for pour, _ in iterate_ahead(self._pieces):
             pour(sink)
 
 
@@ -180,7 +182,7 @@ def placement_of(checkpoint: Checkpoint) -> Placement:
     return checkpoint.origin if isinstance(checkpoint.origin, Placement) else Placement()
 
 
-def flattened(checkpoint: Checkpoint, limits: Limits) -> Parts:
+def flatten_checkpoint(checkpoint: Checkpoint, limits: Limits) -> Parts:
     """The tensors and objects of a checkpoint as `.metadata` lists them."""
     return leaves_of(checkpoint.root, limits, whole=not placement_of(checkpoint).is_flattened)
 
@@ -197,7 +199,7 @@ def relisting(checkpoint: Checkpoint, names: Sequence[str], limits: Limits) -> R
     """
     placement = placement_of(checkpoint)
     planner = _Planner(placement, limits, in_place=names)
-    layout = planner.run(flattened(checkpoint, limits).leaves)
+    layout = planner.run(flatten_checkpoint(checkpoint, limits).leaves)
     if planner.is_copying:
         raise UnsupportedError(
             f"its items lie in files that are not *{DATA}", path=checkpoint.path, hint="-o OUT"
@@ -210,9 +212,9 @@ def relisting(checkpoint: Checkpoint, names: Sequence[str], limits: Limits) -> R
     )
 
 
-def plan(checkpoint: Checkpoint, limits: Limits) -> Plan:
+def plan_files(checkpoint: Checkpoint, limits: Limits) -> Plan:
     """The files of a checkpoint that has no losses. Raises CkptError where a part of its source is missing."""
-    return _Planner(placement_of(checkpoint), limits).run(flattened(checkpoint, limits).leaves)
+    return _Planner(placement_of(checkpoint), limits).run(flatten_checkpoint(checkpoint, limits).leaves)
 
 
 _Found = tuple[tuple[int, ...], tuple[int, ...], Bytes]
@@ -233,10 +235,10 @@ class _Planner:
         self._objects: dict[tuple[bytes, tuple[int, ...]], deque[Bytes]] = {}
         """The items of each object, in their order: two equal ones have an item each, for items share no bytes."""
         for node, item in files.objects:
-            self._objects.setdefault(self._pickled(node), deque()).append(item)
+            self._objects.setdefault(self._pickle_key(node), deque()).append(item)
 
     def run(self, leaves: list[Leaf]) -> Plan:
-        again = [self._found(leaf.node) for leaf in leaves]
+        again = [self._find_items(leaf.node) for leaf in leaves]
         used: dict[int, int] = {}
         for _, _, part in (row for parts in again for row in parts or ()):
             used[id(part.source)] = used.get(id(part.source), 0) + part.length
@@ -246,7 +248,7 @@ class _Planner:
             for source, name in self._given.names
             if self._in_place is not None or used.get(id(source), 0) * 2 >= source.size
         }
-        rows = [self._row(leaf, parts) for leaf, parts in zip(leaves, again, strict=True)]
+        rows = [self._plan_row(leaf, parts) for leaf, parts in zip(leaves, again, strict=True)]
         files = [*self._copied.values(), *(self._new[rank] for rank in sorted(self._new))]
         whole = list(self._kept.values())
         return Plan(rows, files, whole, self._given.link, self._given.is_flattened)
@@ -256,37 +258,37 @@ class _Planner:
         """Tell whether items were taken into new files as they are."""
         return bool(self._copied)
 
-    def _row(self, leaf: Leaf, parts: list[_Found] | None) -> Row:
+    def _plan_row(self, leaf: Leaf, parts: list[_Found] | None) -> Row:
         name, path, node = leaf
         tensor = tensor_of(node)
         items = (
             None
             if parts is None
-            else [(offsets, sizes, self._again(piece)) for offsets, sizes, piece in parts]
+            else [(offsets, sizes, self._reuse_item(piece)) for offsets, sizes, piece in parts]
         )
         if tensor is None:
             if items is not None:
                 return Row(name, path, item=items[0][2])
             layout, _, _ = archive_of(node, self._limits)
-            return Row(name, path, item=self._file(0).add(layout.size, layout.write, layout))
+            return Row(name, path, item=self._rank_file(0).add(layout.size, layout.write, layout))
         assert isinstance(tensor, TensorRef)
         if items is not None:
             chunks = [Chunk(*item) for item in items]
         else:
             chunks = [
                 Chunk(offsets, part.shape, self._tensor(rank, part))
-                for rank, offsets, part in _cut(tensor, self._given.ranks or 1)
+                for rank, offsets, part in _cut_chunks(tensor, self._given.ranks or 1)
             ]
         requires_grad = bool(tensor.requires_grad)
         return Row(name, path, chunks, tensor.dtype, tensor.shape, requires_grad)
 
-    def _found(self, node: Node) -> list[_Found] | None:
+    def _find_items(self, node: Node) -> list[_Found] | None:
         """The items of a distributed checkpoint that hold a tensor or an object as it is; None without them."""
         if self._given.ranks is not None:
             return None
         tensor = tensor_of(node)
         if tensor is None:
-            bytes_of = self._objects.get(self._pickled(node)) if self._objects else None
+            bytes_of = self._objects.get(self._pickle_key(node)) if self._objects else None
             return [((), (), bytes_of.popleft())] if bytes_of else None
         if not isinstance(tensor, TensorRef) or tensor.conj or tensor.neg:
             return None
@@ -300,7 +302,7 @@ class _Planner:
             items.append((box.offsets, box.sizes, box.part.find()))
         return items
 
-    def _again(self, part: Bytes) -> Item:
+    def _reuse_item(self, part: Bytes) -> Item:
         """Take an item as it is, in its own file, which stays whole, or as a copy. Return its place."""
         source = part.source
         stays = self._stays.get(id(source))
@@ -309,12 +311,12 @@ class _Planner:
             return Item(stays, part.offset, part.length, part.codecs)
         file = self._copied.get(id(source))
         if file is None:
-            file = self._copied[id(source)] = NewFile(self._free(source.name.rpartition("/")[2]))
+            file = self._copied[id(source)] = NewFile(self._free_name(source.name.rpartition("/")[2]))
         offset, length = part.offset, part.length
         item = file.add(length, lambda sink: sink.copy(source, offset, length), part)
         return item._replace(codecs=part.codecs)
 
-    def _pickled(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
+    def _pickle_key(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
         """Return the pickle of an object and the ids of its storages. Equal objects have the same ones."""
         _, pickle, storages = archive_of(node, self._limits)
         return pickle, tuple(map(id, storages))
@@ -324,15 +326,15 @@ class _Planner:
         if rank is None:
             ranks = range(self._given.ranks or 1)
             rank = min(ranks, key=lambda each: self._new[each].size if each in self._new else 0)
-        layout, _, _ = archive_of(_alone(part), self._limits)
-        return self._file(rank).add(layout.size, layout.write, layout)
+        layout, _, _ = archive_of(_with_own_storage(part), self._limits)
+        return self._rank_file(rank).add(layout.size, layout.write, layout)
 
-    def _file(self, rank: int) -> NewFile:
+    def _rank_file(self, rank: int) -> NewFile:
         if rank not in self._new:
-            self._new[rank] = NewFile(self._free(f"__{rank}_0{DATA}"))
+            self._new[rank] = NewFile(self._free_name(f"__{rank}_0{DATA}"))
         return self._new[rank]
 
-    def _free(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         """The name, or one like it that no other file has."""
         if not re.fullmatch(r"__\d+_\d+\.distcp", name) or name in self._taken:
             own = (f"__{rank}_0{DATA}" for rank in count())
@@ -341,7 +343,7 @@ class _Planner:
         return name
 
 
-def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], TensorRef]]:
+def _cut_chunks(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], TensorRef]]:
     """Cut a tensor into chunks (rank, first index, part): rows as `torch.chunk` cuts them, for Shard(0).
 
     A tensor of fewer rows than ranks is one chunk, of any rank.
@@ -352,19 +354,19 @@ def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], 
     step = -(-rows // ranks)
     rest = (0,) * (len(ref.shape) - 1)
     return [
-        (rank, (first, *rest), _rows(ref, first, min(rows, first + step)))
+        (rank, (first, *rest), _slice_rows(ref, first, min(rows, first + step)))
         for rank, first in enumerate(range(0, rows, step))
     ]
 
 
-def _rows(ref: TensorRef, first: int, last: int) -> TensorRef:
+def _slice_rows(ref: TensorRef, first: int, last: int) -> TensorRef:
     """Return rows `first` to `last` of a tensor."""
     begin = ref.offset + first * ref.stride[0]
     rows = tensor_ref(ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin)
     return rows._replace(conj=ref.conj, neg=ref.neg)
 
 
-def _alone(ref: TensorRef) -> TensorRef:
+def _with_own_storage(ref: TensorRef) -> TensorRef:
     """A contiguous tensor with the same elements, over a storage of its own. They are read when they are written."""
     storage = Storage("0", None, ref.dtype, ref.nbytes, place_of(ref))
     return tensor_ref(storage, ref.dtype, ref.shape, contiguous(ref.shape), 0)
@@ -380,12 +382,12 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     """
     if look(checkpoint.root).kind != "mapping":
         return ["a root that is not a dict"]
-    parts = flattened(checkpoint, Limits())
+    parts = flatten_checkpoint(checkpoint, Limits())
     lost = [f"{show_name(name)} (a key that is no text)" for name in parts.odd]
     seen: set[str] = set()
     for name, _, node in parts.leaves:
         tensor = tensor_of(node)
-        why = _TWICE if name in seen else None if tensor is None else _unfit(tensor)
+        why = _TWICE if name in seen else None if tensor is None else _unfit_reason(tensor)
         if why:
             lost.append(f"{show_name(name)} ({why})")
         seen.add(name)
@@ -394,10 +396,10 @@ def losses(checkpoint: Checkpoint) -> list[str]:
 
 def unfit(entry: Entry) -> str | None:
     """Return the reason why the format cannot hold a tensor, or None."""
-    return _unfit(entry.tensor)
+    return _unfit_reason(entry.tensor)
 
 
-def _unfit(tensor: Tensor) -> str | None:
+def _unfit_reason(tensor: Tensor) -> str | None:
     if isinstance(tensor, Composite):
         return tensor.layout
     return "on meta, without data" if tensor.storage.place is None else None
@@ -405,7 +407,7 @@ def _unfit(tensor: Tensor) -> str | None:
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The folder of a checkpoint that has no losses, for a `FolderSink`. Raises CkptError."""
-    layout = plan(checkpoint, limits)
+    layout = plan_files(checkpoint, limits)
     metadata = record(layout.rows, limits, is_flattened=layout.is_flattened)
 
     def write(sink: Sink) -> None:
@@ -427,53 +429,55 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless a written folder has the tensors and the values of the plan, and nothing is missing."""
     for message in written.account.messages(LOST):
-        raise differs(message)
-    for leaf, copy in _pairs(planned, written):
+        raise difference_error(message)
+    for leaf, copy in _pair_leaves(planned, written):
         tensor, other = tensor_of(leaf.node), tensor_of(copy.node)
         if tensor is not None or other is not None:
             if tensor is None or other is None or (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
-                raise differs(f"tensor {show(leaf.name, 80)} differs")
+                raise difference_error(f"tensor {show(leaf.name, 80)} differs")
             continue
-        mine, theirs = _flat(leaf), _flat(copy)
+        mine, theirs = _flatten_object(leaf), _flatten_object(copy)
         same = len(mine.values) == len(theirs.values) and all(map(same_value, mine.values, theirs.values))
         shapes = [
             [(entry.path, entry.tensor.dtype, entry.tensor.shape) for entry in flat.tensors]
             for flat in (mine, theirs)
         ]
         if not same or shapes[0] != shapes[1]:
-            raise differs(f"value {show(leaf.name, 80)} differs")
+            raise difference_error(f"value {show(leaf.name, 80)} differs")
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless every element in a written folder equals its source."""
-    for leaf, copy in _pairs(planned, written):
-        if not same_bytes(_bytes(leaf), _bytes(copy)):
-            raise differs(f"the bytes of {show(leaf.name, 80)} differ from the source")
+    for leaf, copy in _pair_leaves(planned, written):
+        if not same_bytes(_leaf_bytes(leaf), _leaf_bytes(copy)):
+            raise difference_error(f"the bytes of {show(leaf.name, 80)} differ from the source")
 
 
-def _pairs(planned: Checkpoint, written: Checkpoint) -> Iterator[tuple[Leaf, Leaf]]:
+def _pair_leaves(planned: Checkpoint, written: Checkpoint) -> Iterator[tuple[Leaf, Leaf]]:
     """Each leaf of the plan with the written one. Raises WriteError where their names differ."""
     limits = Limits()
-    ours: Parts = flattened(planned, limits)
-    theirs: Parts = flattened(written, limits)
+    ours: Parts = flatten_checkpoint(planned, limits)
+    theirs: Parts = flatten_checkpoint(written, limits)
     if len(ours.leaves) != len(theirs.leaves):
-        raise differs(f"{len(theirs.leaves):,} items instead of {len(ours.leaves):,}")
+        raise difference_error(f"{len(theirs.leaves):,} items instead of {len(ours.leaves):,}")
     for leaf, copy in zip(ours.leaves, theirs.leaves, strict=True):
         if leaf[:2] != copy[:2]:
-            raise differs(f"{show(copy.name, 80)} instead of {show(leaf.name, 80)}")
+            raise difference_error(f"{show(copy.name, 80)} instead of {show(leaf.name, 80)}")
         yield leaf, copy
 
 
-def _flat(leaf: Leaf) -> Flat:
+def _flatten_object(leaf: Leaf) -> Flat:
     """The tensors and values inside of an object."""
     root = Dict()
     root.set([leaf.name], [leaf.node])
-    return flatten(root, Limits())
+    return flatten_tree(root, Limits())
 
 
-def _bytes(leaf: Leaf) -> Iterator[bytes]:
+def _leaf_bytes(leaf: Leaf) -> Iterator[bytes]:
     """The elements of a tensor, or of all tensors in an object."""
     tensor = tensor_of(leaf.node)
-    tensors: list[Tensor] = [entry.tensor for entry in _flat(leaf).tensors] if tensor is None else [tensor]
+    tensors: list[Tensor] = (
+        [entry.tensor for entry in _flatten_object(leaf).tensors] if tensor is None else [tensor]
+    )
     parts: list[TensorRef] = [part for member in tensors for part in parts_of(member)]
     return chain.from_iterable(elements(part) for part in parts)

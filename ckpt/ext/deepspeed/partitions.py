@@ -6,7 +6,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
 from math import prod
 
-from ckpt.ext.deepspeed.states import ModelState, OptimizerState, fields, header, is_flat, same_dtype
+from ckpt.ext.deepspeed.states import (
+    ModelState,
+    OptimizerState,
+    is_flat,
+    node_fields,
+    rank_counters,
+    same_dtype,
+)
 from ckpt.formats.common.mixed_steps import refuse_mixed
 from ckpt.model.account import Notice
 from ckpt.model.dtypes import DType, contiguous
@@ -15,7 +22,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.model.places import Patched, Place
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.view import look
 
 _LISTED = 8
@@ -52,7 +59,7 @@ class Partitions:
         self.world = self._first.counts[0] if self._first is not None and self._first.counts else len(models)
         self.saved_by: int | None = self.world
         """Ranks of the save."""
-        self._compare()
+        self._compare_ranks()
         self._shapes = {name: shape for rows in shapes for name, shape in rows.items()}
         self._home = {name: group for group, rows in enumerate(shapes) for name in rows}
         self._cuts: dict[str, Cut]
@@ -67,11 +74,13 @@ class Partitions:
             [{rank: row.groups[group] for rank, row in optimizers.items()} for group in self._groups]
         )
         self.names = tuple(self._shapes)
-        whole = {name for name, cut in self._cuts.items() if self._pieces(self._vectors, cut).is_whole()}
+        whole = {
+            name for name, cut in self._cuts.items() if self._pieces_of_cut(self._vectors, cut).is_whole()
+        }
         self.lost = frozenset(name for name in self.names if name not in whole)
         self._lost_frozen: set[str] = set()
         self._frozen = self._frozen_weights()
-        self.notices = self._missing()
+        self.notices = self._missing_notices()
         self.lost_state: list[str] = []
         """State of whole parameters that a rank lacks elements of: `NAME.exp_avg`."""
         self.unplaced: dict[str, None] = {}
@@ -95,8 +104,8 @@ class Partitions:
         if self.is_shared:
             return 3
         # BF16_Optimizer writes no stage, and divides the weights among the ranks without ZeRO too.
-        config = fields(self._main.rest.get("ds_config"))
-        stage = look(fields(config.get("zero_optimization")).get("stage")).value
+        config = node_fields(self._main.rest.get("ds_config"))
+        stage = look(node_fields(config.get("zero_optimization")).get("stage")).value
         return stage if type(stage) is int and 0 <= stage <= 2 else 1
 
     @property
@@ -119,7 +128,7 @@ class Partitions:
 
     # --- the checks -----------------------------------------------------------------------------------------------
 
-    def _compare(self) -> None:
+    def _compare_ranks(self) -> None:
         """The files of the ranks against each other."""
         first = self._first
         for rank, row in self._optimizers.items():
@@ -146,14 +155,15 @@ class Partitions:
         groups = len(self._main.shapes or ())
         if first is not None and len(first.groups) != groups and (first.is_whole or not groups):
             raise UnreadableError(
-                f"the optimizer has {plural(len(first.groups), 'group')} of weights, param_shapes has {groups}"
+                f"the optimizer has {counted_noun(len(first.groups), 'group')} of weights, param_shapes has {groups}"
             )
         versions = {self._main.version, first.version if first is not None else self._main.version}
         if len(versions) > 1:
             listed = " and ".join(sorted(show(str(version), 40) for version in versions))
             raise UnreadableError(f"the files are of several saves: DeepSpeed {listed}")
         refuse_mixed(
-            (f"the model states of rank {rank}", header(model.rest)) for rank, model in self._models.items()
+            (f"the model states of rank {rank}", rank_counters(model.rest))
+            for rank, model in self._models.items()
         )
         refuse_mixed(
             (f"the optimizer states of rank {rank}", row.steps) for rank, row in self._optimizers.items()
@@ -185,7 +195,7 @@ class Partitions:
                 raise UnreadableError(f"group {group} holds {have:,} elements, its parameters need {need:,}")
             if size * self.world < need:
                 raise UnreadableError(
-                    f"{plural(self.world, 'partition')} of {size:,} elements are too few for the {need:,} of group {group}"
+                    f"{counted_noun(self.world, 'partition')} of {size:,} elements are too few for the {need:,} of group {group}"
                 )
         for rank, row in self._optimizers.items():
             have = sum(ref.numel for ref in row.groups)
@@ -213,7 +223,7 @@ class Partitions:
                 computed[name] = (high - low, low - begin)
         if rows != computed:
             name = next(name for name in (*rows, *computed) if rows.get(name) != computed.get(name))
-            recorded, needed = _told(rows.get(name)), _told(computed.get(name))
+            recorded, needed = _slice_text(rows.get(name)), _slice_text(computed.get(name))
             raise UnreadableError(
                 f"rank {rank} puts {show(name, 80)} at {recorded}, by the shapes it lies at {needed}"
             )
@@ -247,7 +257,7 @@ class Partitions:
         row = self._optimizers.get(rank)
         return 0 if row is None else row.groups[group].numel
 
-    def _pieces(self, vectors: Sequence[Vector], cut: Cut) -> Pieces:
+    def _pieces_of_cut(self, vectors: Sequence[Vector], cut: Cut) -> Pieces:
         chosen = vectors if self.is_shared else vectors[cut.group : cut.group + 1]
         return Pieces(chosen, cut.first, cut.step, cut.numel)
 
@@ -258,13 +268,13 @@ class Partitions:
         for name, cut in self._cuts.items():
             if name not in self.lost and first is not None:
                 ref = first.groups[0 if self.is_shared else cut.group]
-                pieces = self._pieces(self._vectors, cut)
-                weights[name] = rebuilt(
+                pieces = self._pieces_of_cut(self._vectors, cut)
+                weights[name] = rebuild_parameter(
                     f"{prefix}{name}", ref.device, ref.dtype, self._shapes[name], pieces
                 )._replace(is_parameter=False)
         for name, (ref, pieces) in self._frozen.items():
             shape = self._main.frozen_shapes[name]
-            weights[name] = rebuilt(f"{prefix}{name}", ref.device, ref.dtype, shape, pieces)
+            weights[name] = rebuild_parameter(f"{prefix}{name}", ref.device, ref.dtype, shape, pieces)
         return weights
 
     def _frozen_weights(self) -> dict[str, tuple[TensorRef, Pieces]]:
@@ -292,22 +302,24 @@ class Partitions:
         self.lost |= self._lost_frozen
         return fragments
 
-    def _missing(self) -> list[Notice]:
+    def _missing_notices(self) -> list[Notice]:
         """Return notices about the weights that are lost with the files of missing ranks."""
         gone = [rank for rank in range(self.world) if rank not in self._optimizers]
         notices = []
         if gone:
             lost = [name for name in self.names if name in self.lost]
-            of = f"the optimizer states of {_ranks(gone)} of {self.world} are missing"
+            of = f"the optimizer states of {_ranks_text(gone)} of {self.world} are missing"
             if self._first is None:
                 of = "all files of optimizer states are missing"
-            what = f"the fp32 weights of {len(lost):,} of {plural(len(self.names), 'parameter')} are lost"
+            what = (
+                f"the fp32 weights of {len(lost):,} of {counted_noun(len(self.names), 'parameter')} are lost"
+            )
             names = and_more([show(name, 60) for name in lost], 3)
             notices.append(Notice("incomplete", f"{of}: {what}: {names}", tuple(lost)))
         elif self.lost - self._lost_frozen:
             lost = [name for name in self.names if name in self.lost]
             names = and_more([show(name, 60) for name in lost], 3)
-            text = f"the fp32 weights of {len(lost):,} of {plural(len(self.names), 'parameter')} are cut off: {names}"
+            text = f"the fp32 weights of {len(lost):,} of {counted_noun(len(self.names), 'parameter')} are cut off: {names}"
             notices.append(Notice("incomplete", text, tuple(lost)))
         if self._lost_frozen:
             names = and_more([show(name, 60) for name in sorted(self._lost_frozen)], 3)
@@ -350,17 +362,19 @@ class Partitions:
         vectors = self._vectors_of(groups)
         for name, held in states.items():
             cut = self._cuts[name]
-            pieces = self._pieces(vectors, cut)
+            pieces = self._pieces_of_cut(vectors, cut)
             refs = groups[self._group_of(name)]
             if cut.numel and refs and pieces.is_whole():
                 ref = refs[min(refs)]
-                whole = rebuilt(f"{prefix}{name}.{key}", ref.device, ref.dtype, self._shapes[name], pieces)
+                whole = rebuild_parameter(
+                    f"{prefix}{name}.{key}", ref.device, ref.dtype, self._shapes[name], pieces
+                )
                 held[key] = whole
                 continue
             if cut.numel and refs:
                 self.lost_state.append(f"{name}.{key}")
                 continue
-            node = self._counter(self._group_of(name), key)
+            node = self._group_counter(self._group_of(name), key)
             tensor = tensor_of(node)
             if type(tensor) is TensorRef and not tensor.shape:
                 # A counter of the group. Each parameter gets its own, as torch's optimizers count in place.
@@ -369,7 +383,7 @@ class Partitions:
             elif tensor is None and look(node).kind == "scalar" and node is not None:
                 held[key] = node
 
-    def _counter(self, group: int, key: str) -> Node:
+    def _group_counter(self, group: int, key: str) -> Node:
         """The counter of a flat group, of the first rank that has it whole."""
         nodes = [row.state[group].get(key) for _, row in sorted(self._optimizers.items())]
         tensors = map(tensor_of, nodes)
@@ -415,11 +429,11 @@ class Partitions:
         return groups
 
 
-def _told(row: tuple[int, int] | None) -> str:
+def _slice_text(row: tuple[int, int] | None) -> str:
     return "no place" if row is None else f"elements {row[1]:,} to {row[1] + row[0]:,}"
 
 
-def _ranks(numbers: Sequence[int]) -> str:
+def _ranks_text(numbers: Sequence[int]) -> str:
     noun = "rank" if len(numbers) == 1 else "ranks"
     return f"{noun} {and_more([str(number) for number in numbers], _LISTED)}"
 
@@ -433,7 +447,7 @@ class Vector:
         rows = [(start, ref) for start, ref in parts if ref.numel]
         self.starts = [start for start, _ in rows]
         self.ends = [start + ref.numel for start, ref in rows]
-        self.places = [_place(ref) for _, ref in rows]
+        self.places = [_place_of_tensor(ref) for _, ref in rows]
         self.width = rows[0][1].dtype.bits // 8 if rows else 0
 
     @property
@@ -463,7 +477,7 @@ class Vector:
         return sum(elements for _, elements, _ in self.cut(first, count)) == count
 
 
-def _place(ref: TensorRef) -> Place:
+def _place_of_tensor(ref: TensorRef) -> Place:
     place = ref.storage.noted
     assert place is not None
     return place.part(*ref.extent)
@@ -483,10 +497,10 @@ class Pieces:
         self._step = step
         self._numel = numel
 
-    def _made(self) -> list[tuple[int, Place]]:
-        return [(first * vector.width, place) for first, vector, place in self._spans()]
+    def _list_places(self) -> list[tuple[int, Place]]:
+        return [(first * vector.width, place) for first, vector, place in self._vector_spans()]
 
-    def _spans(self) -> Iterator[tuple[int, Vector, Place]]:
+    def _vector_spans(self) -> Iterator[tuple[int, Vector, Place]]:
         for rank, vector in enumerate(self._vectors):
             begin = rank * self._step
             count = min(self._step, self._numel - begin)
@@ -506,13 +520,13 @@ class Pieces:
         return held == self._numel
 
     def __iter__(self) -> Iterator[tuple[int, Place]]:
-        return iter(self._made())
+        return iter(self._list_places())
 
     def __reversed__(self) -> Iterator[tuple[int, Place]]:
-        return reversed(self._made())
+        return reversed(self._list_places())
 
 
-def rebuilt(
+def rebuild_parameter(
     storage_id: str, device: str | None, dtype: DType, shape: tuple[int, ...], pieces: Pieces
 ) -> TensorRef:
     """A parameter of its own storage, whose bytes are the pieces."""

@@ -12,12 +12,12 @@ from itertools import islice
 from math import prod
 
 from ckpt.ext.deepspeed.partitions import Partitions
-from ckpt.ext.deepspeed.states import ModelState, OptimizerState, Shape, fields
+from ckpt.ext.deepspeed.states import ModelState, OptimizerState, Shape, node_fields
 from ckpt.model.account import Notice
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.view import look
 
 _PARALLEL = "checkpoint_parallel_dimensions"
@@ -80,27 +80,27 @@ class Stages:
         for stage in self._stages:
             if not stage.has_optimizer:
                 continue
-            parts = fields(stage.optimizer(prefix))
-            state = {**fields(parts["state"]), **state}
+            parts = node_fields(stage.optimizer(prefix))
+            state = {**node_fields(parts["state"]), **state}
             rows = look(parts["param_groups"]).children
             if len(rows) == len(groups) and all(map(_is_alike, groups, rows)):
-                groups = [*map(_joined, groups, rows)]
+                groups = [*map(_join_groups, groups, rows)]
             else:
                 groups += rows
-        return _dict({"state": _dict(state), "param_groups": groups})
+        return _dict_node({"state": _dict_node(state), "param_groups": groups})
 
 
 def _is_alike(one: Node, two: Node) -> bool:
     """Tell whether two groups of an optimizer have the same options."""
-    first, second = fields(one), fields(two)
+    first, second = node_fields(one), node_fields(two)
     options = [key for key in first if key != _PARAMS]
     return first.keys() == second.keys() and all(is_same(first[key], second[key]) for key in options)
 
 
-def _joined(one: Node, two: Node) -> Node:
+def _join_groups(one: Node, two: Node) -> Node:
     """A group with the parameters of both, each once."""
-    names = [*look(fields(one).get(_PARAMS)).children, *look(fields(two).get(_PARAMS)).children]
-    return _dict({**fields(one), _PARAMS: [*dict.fromkeys(str(name) for name in names)]})
+    names = [*look(node_fields(one).get(_PARAMS)).children, *look(node_fields(two).get(_PARAMS)).children]
+    return _dict_node({**node_fields(one), _PARAMS: [*dict.fromkeys(str(name) for name in names)]})
 
 
 def is_same(one: Node, two: Node) -> bool:
@@ -122,7 +122,7 @@ def tensors_of(layers: dict[int, Node]) -> tuple[dict[str, TensorRef], dict[str,
     weights: dict[str, TensorRef] = {}
     extra: dict[str, Node] = {}
     for number, root in layers.items():
-        for key, node in fields(root).items():
+        for key, node in node_fields(root).items():
             tensor = tensor_of(node)
             if type(tensor) is TensorRef:
                 weights[f"{number}.{key}"] = tensor
@@ -140,13 +140,13 @@ def lost_layers(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> 
     names: list[str] = []
     for state in states:
         trained |= {name for rows in state.shapes or () for name in rows}
-        names += sorted(claimed(state), key=natural)
+        names += sorted(claimed_names(state), key=natural_sort_key)
     gone = [name for name in dict.fromkeys(names) if name not in weights and not name.startswith(_TIED)]
     numbers = dict.fromkeys(name.partition(".")[0] for name in gone)
     if numbers:
         lost = [name for name in gone if name not in trained]
         files = and_more([f"layer {show(number, 20)}" for number in numbers], _LISTED)
-        what = f"{plural(len(lost), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} lost"
+        what = f"{counted_noun(len(lost), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} lost"
         names_text = and_more([show(name, 60) for name in lost], _LISTED)
         text = f"{what}: {names_text}" if lost else "the optimizer has all of its weights in fp32"
         yield Notice("incomplete", f"the weights of {files} are missing: {text}", tuple(lost))
@@ -161,7 +161,7 @@ def cut_layers(
     """
     gone = [name for name in held if name not in weights]
     if gone:
-        known = {name for state in states for name in claimed(state)}
+        known = {name for state in states for name in claimed_names(state)}
         names = [name for name in gone if name not in known]
         names += [f"module.{name}" for name in gone] if are_rebuilt else []
         listed = and_more([show(name, 60) for name in gone], _LISTED)
@@ -177,17 +177,17 @@ def lost_unseen(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> 
     shapes: Counter[Shape] = Counter()
     buffers: set[str] = set()
     for state in states:
-        optimizer = fields(state.rest.get(_OPTIMIZER))
+        optimizer = node_fields(state.rest.get(_OPTIMIZER))
         for group in look(optimizer.get("param_groups")).children:
-            count += len(look(fields(group).get(_PARAMS)).children)
+            count += len(look(node_fields(group).get(_PARAMS)).children)
         for row in look(optimizer.get("state")).children:
-            moments = (tensor_of(node) for key, node in fields(row).items() if key in _MOMENTS)
+            moments = (tensor_of(node) for key, node in node_fields(row).items() if key in _MOMENTS)
             shapes.update(islice((ref.shape for ref in moments if ref is not None), 1))
         buffers |= state.buffers or frozenset()
     held = [ref.shape for name, ref in weights.items() if name not in buffers]
     gone = max(count - len(held), (shapes - Counter(held)).total())
     if gone > 0:
-        text = f"{plural(gone, 'parameter')} of the optimizers {'is' if gone == 1 else 'are'} in no file of a layer"
+        text = f"{counted_noun(gone, 'parameter')} of the optimizers {'is' if gone == 1 else 'are'} in no file of a layer"
         yield Notice("incomplete", f"{text}: the file of a layer is missing")
 
 
@@ -195,10 +195,10 @@ def lost_stages(gone: Sequence[int], count: int, lost: Sequence[str], are_rebuil
     """Yield a notice about the stages of which no model states were read."""
     if gone:
         listed = and_more([key_of(number) for number in gone], _LISTED)
-        text = f"the model states of {len(gone):,} of {plural(count, 'stage')} are missing: {listed}"
+        text = f"the model states of {len(gone):,} of {counted_noun(count, 'stage')} are missing: {listed}"
         names = and_more([show(name, 60) for name in lost], _LISTED)
         if are_rebuilt:
-            text += f": the fp32 weights of {plural(len(lost), 'tensor')} are lost: {names}"
+            text += f": the fp32 weights of {counted_noun(len(lost), 'tensor')} are lost: {names}"
         else:
             text += ": the weights are whole, the optimizer and the counters of these stages are lost"
             lost = [f"{_OPTIMIZER}.{key_of(number)}" for number in gone]
@@ -210,7 +210,7 @@ def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
 
     Newer versions record both. Before them, two such ranks have states of one layer.
     """
-    degrees = fields(state.rest.get(_PARALLEL))
+    degrees = node_fields(state.rest.get(_PARALLEL))
     tensor, pipeline, world = (
         degrees.get("tp_degree"),
         degrees.get("pp_degree"),
@@ -220,7 +220,7 @@ def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
         return None
     seen: set[str] = set()
     for other in others:
-        numbers = {name.partition(".")[0] for name in claimed(other)} - {_TIED[:-1]}
+        numbers = {name.partition(".")[0] for name in claimed_names(other)} - {_TIED[:-1]}
         if not seen.isdisjoint(numbers):
             return None
         seen |= numbers
@@ -263,19 +263,19 @@ def shapes_by(
     return tuple(groups)
 
 
-def claimed(state: ModelState) -> set[str]:
+def claimed_names(state: ModelState) -> set[str]:
     """The names of the parameters and the buffers that the states of a stage list."""
     shapes = (name for rows in state.shapes or () for name in rows)
     return {*shapes, *state.frozen_shapes, *(state.buffers or ())}
 
 
-def unclaimed(names: Iterable[str], states: Iterable[ModelState]) -> list[str]:
+def unclaimed_names(names: Iterable[str], states: Iterable[ModelState]) -> list[str]:
     """The names in layers of which no stage lists anything."""
-    numbers = {name.partition(".")[0] for state in states for name in claimed(state)}
+    numbers = {name.partition(".")[0] for state in states for name in claimed_names(state)}
     return [name for name in names if name.partition(".")[0] not in numbers]
 
 
-def combined(
+def combine_stages(
     states: dict[int, ModelState], weights: dict[str, TensorRef], extra: dict[str, Node], count: int
 ) -> ModelState:
     """The model states of all stages as one: the fields of the first, and below `mp_rank_TT` what others have besides.
@@ -297,7 +297,7 @@ def combined(
             if state is not first and name != _OPTIMIZER and not is_same(node, first.rest.get(name))
         }
         if own:
-            rest[key_of(number)] = _dict(own)
+            rest[key_of(number)] = _dict_node(own)
     return first._replace(
         node=module,
         module=weights,
@@ -314,8 +314,8 @@ def key_of(number: int) -> str:
 
 
 def _by_stage(nodes: dict[int, Node]) -> Dict:
-    return _dict({key_of(number): node for number, node in nodes.items() if node is not None})
+    return _dict_node({key_of(number): node for number, node in nodes.items() if node is not None})
 
 
-def _dict(nodes: dict[str, Node]) -> Dict:
+def _dict_node(nodes: dict[str, Node]) -> Dict:
     return dict_of(nodes.items())

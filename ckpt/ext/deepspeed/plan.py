@@ -19,7 +19,7 @@ from ckpt.ext.dcp.file_names import is_tag, weights_in
 from ckpt.formats.format import Probe
 from ckpt.model.errors import LimitError, NotOpenedError, UnreadableError
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
 
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
         every = {*self.models.values(), *self.optimizers.values(), *self.others, *self.layers.values()}
         for stage in self.stages.values():
             every |= {*stage.models.values(), *stage.optimizers.values()}
-        return (*sorted(every, key=natural), *(self.universal or ()))
+        return (*sorted(every, key=natural_sort_key), *(self.universal or ()))
 
 
 def is_deepspeed(probe: Probe) -> bool:
@@ -91,22 +91,22 @@ def is_deepspeed(probe: Probe) -> bool:
     if not probe.is_folder:
         is_pointer = os.path.basename(probe.path) in POINTERS and probe.size <= _TAG_BYTES
         return is_pointer and _has_tag(probe.location.parent())
-    if any(name.endswith(_STATES) for name in _names(probe.location)):
+    if any(name.endswith(_STATES) for name in _folder_names(probe.location)):
         return True
-    return _has_tag(probe.location) and not _has_weights(_names(probe.location))
+    return _has_tag(probe.location) and not _has_weights(_folder_names(probe.location))
 
 
 def _has_tag(folder: Location) -> bool:
     """Tell whether a folder has the folder of a tag. One that cannot be read counts too, for the error."""
-    names = _names(folder)
+    names = _folder_names(folder)
     pointer = next((name for name in POINTERS if name in names), "")
     if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(is_tag, names)):
         return True
     if not pointer:
         return False
     try:
-        tag = _tag(folder, pointer)
-        below = _names(folder.child(tag, "no")) if f"{tag}/" in names else []
+        tag = _read_tag(folder, pointer)
+        below = _folder_names(folder.child(tag, "no")) if f"{tag}/" in names else []
     except UnreadableError:
         below = []
     return any(name.endswith(_STATES) for name in below) or any(name in names for name in SCRIPTS)
@@ -119,7 +119,7 @@ def _has_weights(names: Sequence[str]) -> bool:
         return True
 
 
-def _names(folder: Location) -> list[str]:
+def _folder_names(folder: Location) -> list[str]:
     try:
         return folder.names()
     except NotOpenedError:
@@ -131,17 +131,17 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
     folder = probe.location if probe.is_folder else probe.location.parent()
     names = folder.names()
     if any(name.endswith(_STATES) for name in names):
-        return _planned(folder.name, folder, "", "", names, limits)
+        return _make_plan(folder.name, folder, "", "", names, limits)
     pointer = os.path.basename(probe.path) if not probe.is_folder else ""
     pointer = pointer or next((name for name in POINTERS if name in names), "")
     if not pointer:
         tags = [name.rstrip("/") for name in names if is_tag(name)]
-        newest = folder.child(max(tags, key=natural)).name if tags else None
+        newest = folder.child(max(tags, key=natural_sort_key)).name if tags else None
         hint = None if newest is None else f"name a tag: {show(newest, 200)}"
         raise UnreadableError(
             "no file latest, which DeepSpeed writes last: the save was interrupted", hint=hint
         )
-    tag = _tag(folder, pointer)
+    tag = _read_tag(folder, pointer)
     if f"{tag}/" not in names:
         there = and_more([show(name.rstrip("/"), 80) for name in names if is_tag(name)], 4)
         hint = f"the folder holds {there}" if there else None
@@ -150,10 +150,10 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
         inner = folder.child(tag, "no")
     except UnreadableError:
         raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is a link") from None
-    return _planned(folder.name, inner, f"{tag}/", pointer, inner.names(), limits)
+    return _make_plan(folder.name, inner, f"{tag}/", pointer, inner.names(), limits)
 
 
-def _tag(folder: Location, pointer: str) -> str:
+def _read_tag(folder: Location, pointer: str) -> str:
     source = folder.child(pointer, "no").open()
     try:
         data = read_limited(source, _TAG_BYTES, "", pointer)
@@ -172,7 +172,7 @@ def _tag(folder: Location, pointer: str) -> str:
     return tag
 
 
-def _planned(
+def _make_plan(
     path: str, folder: Location, prefix: str, pointer: str, names: Sequence[str], limits: Limits
 ) -> Plan:
     stages: dict[int, Stage] = {}
@@ -185,9 +185,9 @@ def _planned(
         match = model or optimizer
         if match is not None:
             stage = stages.setdefault(int(match[2]), Stage({}, {}))
-            _add(stage.models if model else stage.optimizers, int(match[1] or 0), "rank", name)
+            _add_file(stage.models if model else stage.optimizers, int(match[1] or 0), "rank", name)
         elif layer is not None and not int(layer[2] or 0):
-            _add(layers, int(layer[1]), "layer", name)
+            _add_file(layers, int(layer[1]), "layer", name)
         else:
             others.append(name)
     ranks = [file for stage in stages.values() for part in stage for file in part.values()]
@@ -200,11 +200,11 @@ def _planned(
     first = stages.pop(0, Stage({}, {}))
     others += [file for stage in stages.values() for part in stage for file in part.values()]
     others += layers.values()
-    universal = _universal(folder, limits) if UNIVERSAL in names and not first.optimizers else None
+    universal = _universal_files(folder, limits) if UNIVERSAL in names and not first.optimizers else None
     return Plan(path, folder, prefix, pointer, *first, tuple(others), universal)
 
 
-def _add(files: dict[int, str], number: int, what: str, name: str) -> None:
+def _add_file(files: dict[int, str], number: int, what: str, name: str) -> None:
     """Add the file of a rank or a layer. Raises UnreadableError if there is one."""
     if number in files:
         raise UnreadableError(
@@ -214,11 +214,11 @@ def _add(files: dict[int, str], number: int, what: str, name: str) -> None:
     files[number] = name
 
 
-def _universal(folder: Location, limits: Limits) -> tuple[str, ...]:
+def _universal_files(folder: Location, limits: Limits) -> tuple[str, ...]:
     """The files of each parameter of a universal checkpoint. Raises LimitError."""
     zero = folder.child(UNIVERSAL.rstrip("/"), "no")
     files: list[str] = []
-    for name in sorted(zero.names(), key=natural):
+    for name in sorted(zero.names(), key=natural_sort_key):
         inside = zero.child(name.rstrip("/"), "no").names() if name.endswith("/") else [""]
         files += [UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")]
         if len(files) > limits.shards:

@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ckpt.bytes.executor import Executor
-from ckpt.bytes.location import opening
+from ckpt.bytes.location import names_opened_ahead
 from ckpt.ext.deepspeed import FORMAT, pipeline
 from ckpt.ext.deepspeed.partitions import Partitions
 from ckpt.ext.deepspeed.plan import Plan, plan_of
 from ckpt.ext.deepspeed.states import (
     ModelState,
     OptimizerState,
-    fields,
-    header,
     is_flat,
     model_state,
+    node_fields,
     optimizer_state,
     plain_fields,
+    rank_counters,
 )
 from ckpt.formats.common.file_set import CheckpointFiles, check_files
-from ckpt.formats.common.merge import merged
+from ckpt.formats.common.merge import merge_members
 from ckpt.formats.common.mixed_steps import find_strays, refuse_mixed
-from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.model.account import Absence, Notice
 from ckpt.model.checkpoint import Checkpoint, Entry, Import, Member, RecordedFile, Refusal, Traits
@@ -38,7 +38,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.model.rows import replace
 from ckpt.model.tensors import TensorRef, parts_of, tensor_ref
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import counter
 from ckpt.tree.view import look
 
@@ -49,7 +49,7 @@ _REBUILT = 1_500
 """Bytes of memory of a tensor that is made of pieces."""
 
 
-def mark(probe: Probe, name: str) -> str:
+def file_mark(probe: Probe, name: str) -> str:
     """The prefix of the ids of the storages of a file."""
     return f"{probe.mark}{name.removesuffix('.pt')}:"
 
@@ -60,19 +60,21 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     with files.closing_on_errors():
         if plan.universal is not None:
             models = models_of(files)
-            return assembled(files, models[min(models)], Universal(files, models, limits), limits)
+            return assemble_checkpoint(files, models[min(models)], Universal(files, models, limits), limits)
         if plan.layers:
-            return _pipeline(files, limits)
+            return _merge_pipeline(files, limits)
         if plan.others:
             return side_by_side(files, "tensor, pipeline or expert parallel")
-        return _merged(files, limits)
+        return _merge_ranks(files, limits)
 
 
 class Files(CheckpointFiles):
     """The opened files of the ranks. A damaged one of the optimizer is a notice."""
 
     def __init__(self, probe: Probe, plan: Plan) -> None:
-        super().__init__(plan.at, lambda name: probe.open(plan.file(name), mark(probe, name)), partial=True)
+        super().__init__(
+            plan.at, lambda name: probe.open(plan.file(name), file_mark(probe, name)), partial=True
+        )
         self.probe = probe
         self.plan = plan
         self.is_module_whole = True
@@ -88,7 +90,7 @@ class Files(CheckpointFiles):
             for entry in file.tensors:
                 if entry.name in gone:
                     self.cut.update(id(part.storage) for part in parts_of(entry.tensor))
-            text = f"{show(name, 80)} is cut off: {plural(len(gone), 'tensor')} of it were not read"
+            text = f"{show(name, 80)} is cut off: {counted_noun(len(gone), 'tensor')} of it were not read"
             self.notices.append(Notice("damaged-file", text))
         return file
 
@@ -113,8 +115,10 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
     members = [Member(name, name.removesuffix(".pt"), file) for name, file in files.files.items()]
     if not members:
         raise UnreadableError(files.notices[0].message)
-    refuse_mixed((show(name, 80), header(fields(file.root))) for name, file in files.files.items())
-    whole = merged(plan.path, FORMAT.name, members)
+    refuse_mixed(
+        (show(name, 80), rank_counters(node_fields(file.root))) for name, file in files.files.items()
+    )
+    whole = merge_members(plan.path, FORMAT.name, members)
     return replace(
         whole,
         traits=FORMAT.traits._replace(load=""),
@@ -122,17 +126,17 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
         layout=f"DeepSpeed checkpoint ({why} ranks, side by side)",
         members=(),
         account=whole.account.after(files.notices),
-        imports=_imports(files),
-        weights_only=_refusals(files),
+        imports=_list_imports(files),
+        weights_only=_list_refusals(files),
     )
 
 
 # --- one model --------------------------------------------------------------------------------------------------------
 
 
-def _merged(files: Files, limits: Limits) -> Checkpoint:
+def _merge_ranks(files: Files, limits: Limits) -> Checkpoint:
     models = models_of(files)
-    optimizers = _optimizers(files, files.plan.optimizers)
+    optimizers = _read_optimizers(files, files.plan.optimizers)
     main = models[min(models)]
     parallel = main.rest.get("mp_world_size")
     if type(parallel) is int and parallel > 1:  # the files of the other ranks have numbers of their own
@@ -142,14 +146,14 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
     if optimizers and _is_mixed(optimizers):
         return side_by_side(files, "expert parallel")
     if not optimizers and main.shapes is None:
-        return assembled(files, main, None, limits)
+        return assemble_checkpoint(files, main, None, limits)
     if files.probe.partial:
         _drop_strays(files, models, optimizers, files.plan.models, files.plan.optimizers)
         main = models[min(models)]
-    partitions = _partitions(files, models, optimizers, files.plan.optimizers, limits)
-    if files.probe.partial and any(_older(main, optimizers)):
+    partitions = _make_partitions(files, models, optimizers, files.plan.optimizers, limits)
+    if files.probe.partial and any(_mixed_step_notices(main, optimizers)):
         files.notices += _of_another_step(main, partitions)
-    return assembled(files, main, partitions, limits)
+    return assemble_checkpoint(files, main, partitions, limits)
 
 
 _Key = TypeVar("_Key")
@@ -166,10 +170,10 @@ def _drop_strays(
 
     Where that does not tell which step is meant, all stay, and are refused.
     """
-    taken = {number: _taken(state) for number, state in models.items()}
-    steps = {key: _steps(row) for key, row in optimizers.items()}
-    odd_models = _strays(taken, [*steps.values()])
-    odd_optimizers = _strays(steps, [*taken.values()])
+    taken = {number: _steps_taken(state) for number, state in models.items()}
+    steps = {key: _optimizer_steps(row) for key, row in optimizers.items()}
+    odd_models = _stray_files(taken, [*steps.values()])
+    odd_optimizers = _stray_files(steps, [*taken.values()])
     for number in odd_models:
         del models[number]
     for key in odd_optimizers:
@@ -181,7 +185,7 @@ def _drop_strays(
         files.leave_out(name, "the others")
 
 
-def _strays(values: Mapping[_Key, float | None], others: Iterable[float | None]) -> list[_Key]:
+def _stray_files(values: Mapping[_Key, float | None], others: Iterable[float | None]) -> list[_Key]:
     """The files of another step than most; without a majority, than the step of all `others`."""
     counts = {key: value for key, value in values.items() if value is not None}
     odd = find_strays({key: {"step": value} for key, value in counts.items()})
@@ -191,19 +195,19 @@ def _strays(values: Mapping[_Key, float | None], others: Iterable[float | None])
     return [key for key in counts if key in odd]
 
 
-def _taken(state: ModelState) -> float | None:
+def _steps_taken(state: ModelState) -> float | None:
     """The steps that the optimizer has taken, by the model states."""
     count, skipped = (counter(state.rest.get(key)) for key in ("global_steps", "skipped_steps"))
     return None if count is None else count - (skipped or 0)
 
 
-def _steps(row: OptimizerState) -> float | None:
+def _optimizer_steps(row: OptimizerState) -> float | None:
     """The steps of an optimizer: the most of any group."""
     steps = [counter(node) for node in row.steps.values()]
     return max((step for step in steps if step is not None), default=None)
 
 
-def _partitions(
+def _make_partitions(
     files: Files,
     models: dict[int, ModelState],
     optimizers: dict[int, OptimizerState],
@@ -216,14 +220,14 @@ def _partitions(
         del optimizers[rank]
         files.drop(names[rank])
     if stale:
-        text = f"files of {_ranks(stale)} are left from a save with more ranks and were not read"
+        text = f"files of {_ranks_text(stale)} are left from a save with more ranks and were not read"
         files.notices.append(Notice("unread-file", text))
     partitions = Partitions(models, optimizers, limits, files.cut)
-    files.notices += [*partitions.notices, *_older(models[min(models)], optimizers)]
+    files.notices += [*partitions.notices, *_mixed_step_notices(models[min(models)], optimizers)]
     return partitions
 
 
-def _pipeline(files: Files, limits: Limits) -> Checkpoint:
+def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
     """The layers of a pipeline with the states of its stages, or all side by side where they are cut otherwise."""
     plan = files.plan
     roots: dict[int, Node] = {}
@@ -234,7 +238,7 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
     for number, stage in sorted(plan.stages.items()):
         for _, name, opened in files.each(stage.models):
             states[number] = _model_state(files, opened, name)
-        optimizers[number] = _optimizers(files, stage.optimizers)
+        optimizers[number] = _read_optimizers(files, stage.optimizers)
     if files.probe.partial:
         flat = {(number, rank): row for number, rows in optimizers.items() for rank, row in rows.items()}
         names = {
@@ -250,7 +254,7 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
             number: {rank: row for rank, row in rows.items() if (number, rank) in flat}
             for number, rows in optimizers.items()
         }
-    refuse_mixed((pipeline.key_of(number), header(state.rest)) for number, state in states.items())
+    refuse_mixed((pipeline.key_of(number), rank_counters(state.rest)) for number, state in states.items())
     refuse_mixed(
         (f"rank {rank} of {pipeline.key_of(number)}", row.steps)
         for number, rows in optimizers.items()
@@ -278,21 +282,21 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
     files.probe.budget.claim(2 * len(weights))
     gone = [number for number in range(count) if number not in states]
     are_rebuilt = any(state.shapes is not None for state in every) or any(optimizers.values())
-    lost = pipeline.unclaimed(weights, every) if gone and are_rebuilt else []
+    lost = pipeline.unclaimed_names(weights, every) if gone and are_rebuilt else []
     missing = [*pipeline.lost_layers(every, weights), *pipeline.lost_unseen(every, weights)]
     missing += pipeline.cut_layers(held, weights, every, are_rebuilt)
     missing += [
         Notice("incomplete", f"{show(plan.layers[number], 80)} was not read: its tensors are lost")
-        for number in map(int, pipeline.unclaimed(map(str, plan.layers), every))
+        for number in map(int, pipeline.unclaimed_names(map(str, plan.layers), every))
         if plan.layers[number] in files.unread
     ]
     files.is_module_whole &= not missing
     files.notices += [*pipeline.lost_stages(gone, count, lost, are_rebuilt), *missing]
-    main = pipeline.combined(states, weights, extra, count)
+    main = pipeline.combine_stages(states, weights, extra, count)
     if not are_rebuilt:
-        return assembled(files, main, None, limits)
+        return assemble_checkpoint(files, main, None, limits)
     parts = {
-        number: _partitions(
+        number: _make_partitions(
             files,
             {0: state._replace(module=weights)},
             optimizers[number],
@@ -302,17 +306,17 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
         for number, state in states.items()
         if state.shapes is not None
     }
-    return assembled(files, main, pipeline.Stages(parts, lost), limits)
+    return assemble_checkpoint(files, main, pipeline.Stages(parts, lost), limits)
 
 
-def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[Notice]:
+def _mixed_step_notices(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[Notice]:
     """Yield a notice if the model states and the optimizer states count different steps.
 
     They may be of two saves, which no field says for sure.
     """
     count = counter(main.rest.get("global_steps"))
-    taken = next((_steps(optimizers[rank]) for rank in sorted(optimizers)), None)
-    if taken is not None and count is not None and taken != _taken(main):
+    taken = next((_optimizer_steps(optimizers[rank]) for rank in sorted(optimizers)), None)
+    if taken is not None and count is not None and taken != _steps_taken(main):
         text = f"the model states are of step {count:,.0f}, and the optimizer took {taken:,.0f} steps"
         yield Notice("mixed-steps", f"{text}: of two saves, or the optimizer was started anew")
 
@@ -324,7 +328,7 @@ def _of_another_step(main: ModelState, partitions: Partitions) -> Iterator[Notic
     alone = [name for name in module if main.shared.get(name, name) not in rebuilt]
     names = [f"{MODEL}.{name}" for name in alone]
     names += [] if partitions.is_shared else [f"{MODULE}.{name}" for name in module]
-    text = f"the model states are of another step: {plural(len(alone), 'tensor')} that only they hold"
+    text = f"the model states are of another step: {counted_noun(len(alone), 'tensor')} that only they hold"
     yield Notice("incomplete", text, tuple(names))
 
 
@@ -340,7 +344,7 @@ def models_of(files: Files) -> dict[int, ModelState]:
         models[rank] = _model_state(files, opened, name)
     if not models:
         raise UnreadableError(files.notices[0].message)
-    _mend(files, models)
+    _mend_module(files, models)
     return models
 
 
@@ -353,14 +357,16 @@ def _model_state(files: Files, opened: Checkpoint, name: str) -> ModelState:
     return state._replace(module=module, frozen=files.whole(state.frozen))
 
 
-def _mend(files: Files, models: dict[int, ModelState]) -> None:
+def _mend_module(files: Files, models: dict[int, ModelState]) -> None:
     """Take what the module of the first rank lacks from other ranks, which hold the same buffers, and name the rest."""
     main = models[min(models)]
     whole = main.module
     if whole is None or not files.cut:
         return
     gone = [
-        name for name, node in fields(main.node).items() if tensor_of(node) is not None and name not in whole
+        name
+        for name, node in node_fields(main.node).items()
+        if tensor_of(node) is not None and name not in whole
     ]
     others = [state.module or {} for state in models.values()]
     found = {name: other[name] for name in gone for other in others if name in other}
@@ -375,7 +381,7 @@ def _mend(files: Files, models: dict[int, ModelState]) -> None:
         files.notices.append(Notice("incomplete", text, tuple(names)))
 
 
-def _optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
+def _read_optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
     optimizers = {}
     for rank, name, opened in files.each(names):
         optimizers[rank] = optimizer_state(opened.root, show(name, 80))
@@ -389,19 +395,19 @@ def _is_mixed(optimizers: dict[int, OptimizerState]) -> bool:
     )
 
 
-def _ranks(numbers: Sequence[int]) -> str:
+def _ranks_text(numbers: Sequence[int]) -> str:
     noun = "rank" if len(numbers) == 1 else "ranks"
     return f"{noun} {and_more([str(number) for number in numbers], 4)}"
 
 
-def assembled(
+def assemble_checkpoint(
     files: Files, main: ModelState, partitions: Partitions | pipeline.Stages | None, limits: Limits
 ) -> Checkpoint:
     """The checkpoint over the model states of the first rank, and what the partitions make."""
     probe, plan = files.probe, files.plan
     root = Dict()
-    weights = _weights(main, partitions, probe)
-    nameless = _nameless(main, partitions)
+    weights = _model_weights(main, partitions, probe)
+    nameless = _nameless_parameters(main, partitions)
     if nameless:
         listed = and_more([show(name, 60) for name in nameless], 3)
         text = f"no file says which parameters these share, as that of rank 0 does: {listed}"
@@ -419,15 +425,15 @@ def assembled(
             Notice("unread-file", f"state {show(name, 80)} is not kept by parameter and was not read")
             for name in partitions.unplaced
         ]
-        root.set(["zero"], [_zero(partitions)])
+        root.set(["zero"], [_zero_fields(partitions)])
     _put_rest(root, rest)
     contents = Contents(files.notices, None, probe.mark, probe.budget)
     stage = 0 if partitions is None else partitions.stage
     kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
     kind += " of a pipeline" if plan.layers else ""
     is_whole = not any(row.code in _LOSSES for row in files.notices)
-    traits = _traits(plan, stage, main, has_stage=partitions is None or partitions.has_stage)
-    whole = checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
+    traits = _folder_traits(plan, stage, main, has_stage=partitions is None or partitions.has_stage)
+    whole = make_checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
     ranks = main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
     facts: list[tuple[str, Node]] = [("step", main.rest.get("global_steps")), ("ranks", ranks)]
     is_lightning = isinstance(main.rest.get(_LIGHTNING), str)
@@ -438,23 +444,23 @@ def assembled(
     return replace(
         whole,
         nbytes=files.nbytes,
-        tensors=tuple(_roled(entry, main) for entry in whole.tensors),
+        tensors=tuple(_with_role(entry, main) for entry in whole.tensors),
         account=whole.account.without_values(
-            [*_lost(main, partitions), *_without_module(files, root, partitions)]
+            [*_further_losses(main, partitions), *_without_module(files, root, partitions)]
         ),
         parts=tuple(f"{plan.prefix}{name}" for name in files.files),
-        layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
+        layout=f"{'Lightning make_checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree
         facts=tuple((label, node) for label, node in facts if isinstance(node, (int, str))),
         sources=files.sources,
-        imports=_imports(files),
-        weights_only=_refusals(files),
+        imports=_list_imports(files),
+        weights_only=_list_refusals(files),
     )
 
 
-def _weights(
+def _model_weights(
     main: ModelState, partitions: Partitions | pipeline.Stages | None, probe: Probe
 ) -> dict[str, Node]:
     """The model: rebuilt parameters, and what the module alone has; in the order of the module."""
@@ -467,7 +473,7 @@ def _weights(
     for name in main.frozen:
         if name not in rebuilt and name not in module and not partitions.is_shared:
             rebuilt[name] = main.frozen[name]
-    nameless = _nameless(main, partitions)
+    nameless = _nameless_parameters(main, partitions)
     weights: dict[str, Node] = {}
     for name in dict.fromkeys((*module, *partitions.names, *rebuilt, *main.shared)):
         owner = main.shared.get(name, name)
@@ -480,7 +486,9 @@ def _weights(
     return weights
 
 
-def _nameless(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[str, ...]:
+def _nameless_parameters(
+    main: ModelState, partitions: Partitions | pipeline.Stages | None
+) -> tuple[str, ...]:
     """Return the parameters of ZeRO-3 that are empty in the module, and that no file gives a shape or an owner.
 
     The first rank alone records which parameters are shared.
@@ -495,7 +503,7 @@ def _nameless(main: ModelState, partitions: Partitions | pipeline.Stages | None)
     )
 
 
-def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[Absence, ...]:
+def _further_losses(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[Absence, ...]:
     """Return the losses that follow from the weights in the notices: their other names, and their state."""
     if partitions is None:
         return ()
@@ -521,7 +529,7 @@ def _without_module(
     return (Absence(MODULE, "some of its tensors are missing"),)
 
 
-def _zero(partitions: Partitions | pipeline.Stages) -> Dict:
+def _zero_fields(partitions: Partitions | pipeline.Stages) -> Dict:
     """Return the fields beside the partitions: the stage, the ranks, and the state of the loss scaler."""
     node = Dict()
     node.set(["stage", "ranks"], [partitions.stage, partitions.saved_by])
@@ -546,7 +554,7 @@ def _put_rest(root: Dict, rest: dict[str, Node]) -> None:
         root.set([place], [moved])
 
 
-def _roled(entry: Entry, main: ModelState) -> Entry:
+def _with_role(entry: Entry, main: ModelState) -> Entry:
     """A tensor of the model with its role: `buffer_names` lists all buffers."""
     if main.buffers is None or len(entry.path) != 2 or entry.path[0] != MODEL:
         return entry
@@ -557,7 +565,7 @@ def _roled(entry: Entry, main: ModelState) -> Entry:
 _NO_STAGE = "DeepSpeed's zero_to_fp32.py refuses states that name no ZeRO stage (of BF16_Optimizer); ckpt convert puts them together"
 
 
-def _traits(plan: Plan, stage: int, main: ModelState, *, has_stage: bool) -> Traits:
+def _folder_traits(plan: Plan, stage: int, main: ModelState, *, has_stage: bool) -> Traits:
     """The traits with the expression that loads this folder.
 
     DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
@@ -584,7 +592,7 @@ def _traits(plan: Plan, stage: int, main: ModelState, *, has_stage: bool) -> Tra
     return FORMAT.traits._replace(load=call)
 
 
-def _imports(files: Files) -> tuple[Import, ...]:
+def _list_imports(files: Files) -> tuple[Import, ...]:
     """Return the imports of all files, each once though every rank repeats it."""
     rows: dict[tuple[object, ...], Import] = {}
     for name, file in files.files.items():
@@ -593,7 +601,7 @@ def _imports(files: Files) -> tuple[Import, ...]:
     return tuple(rows.values())
 
 
-def _refusals(files: Files) -> tuple[Refusal, ...]:
+def _list_refusals(files: Files) -> tuple[Refusal, ...]:
     """Return the refusals of weights_only, each reason once, with the file in front of its places."""
     rows: dict[str, Refusal] = {}
     for name, file in files.files.items():
@@ -613,7 +621,7 @@ def checksums(
     plan = plan_of(probe, limits)
 
     def check_file(name: str) -> ChecksumReport:
-        return check(plan.file(name), mark(probe, name))
+        return check(plan.file(name), file_mark(probe, name))
 
     return check_files(plan.names, check_file, partial=True, prefix=plan.prefix)
 
@@ -645,7 +653,7 @@ class Universal(Partitions):
         self._states: dict[str, dict[str, Node]] = {}
         """Parameter -> state -> tensor or number."""
         self._common: dict[str, Node] = {}
-        for file in opening(files.plan.at, files.plan.universal or ()):
+        for file in names_opened_ahead(files.plan.at, files.plan.universal or ()):
             opened = files.open(file)
             parts = file.removesuffix(".pt").split("/")
             if opened is None or files.cut_in(file):
@@ -653,12 +661,12 @@ class Universal(Partitions):
                     self.lost_state.append(f"{parts[1]}.{parts[2]}")
                 continue
             if file == _OPTIMIZER:
-                self._common = fields(opened.root)
+                self._common = node_fields(opened.root)
                 continue
             if len(parts) == 3:
                 root = opened.root
-                node = fields(root).get("param", root) if look(root).kind == "mapping" else root
-                self._states.setdefault(parts[1], {})[parts[2]] = self._shaped(node, parts[1], file)
+                node = node_fields(root).get("param", root) if look(root).kind == "mapping" else root
+                self._states.setdefault(parts[1], {})[parts[2]] = self._shape_tensor(node, parts[1], file)
         held = {name for name, states in self._states.items() if tensor_of(states.get(WEIGHTS)) is not None}
         lost = [name for name in self.names if name not in held]
         self.lost = frozenset({*lost, *self._lost_frozen})
@@ -667,11 +675,13 @@ class Universal(Partitions):
         self.notices = [row for row in self.notices if not set(row.tensors) - self._lost_frozen]
         if lost:
             names = and_more([show(name, 60) for name in lost], 3)
-            text = f"{plural(len(lost), 'parameter')} of {len(self.names):,} have no fp32 weights: {names}"
+            text = (
+                f"{counted_noun(len(lost), 'parameter')} of {len(self.names):,} have no fp32 weights: {names}"
+            )
             self.notices.append(Notice("incomplete", text, tuple(lost)))
         files.notices += self.notices
 
-    def _shaped(self, node: Node, name: str, file: str) -> Node:
+    def _shape_tensor(self, node: Node, name: str, file: str) -> Node:
         """A flat tensor in the shape of its parameter; any other tensor, or a number, as it is."""
         tensor = tensor_of(node)
         shape = self._shapes.get(name)

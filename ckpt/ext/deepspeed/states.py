@@ -15,7 +15,7 @@ from ckpt.model.nodes import Node, dict_of, tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS, TensorRef
 from ckpt.model.text import show
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 Shape = tuple[int, ...]
@@ -87,7 +87,7 @@ class OptimizerState(NamedTuple):
     @property
     def steps(self) -> dict[str, Node]:
         """The counter of each flat group: in its state, or in its group, where DeepSpeed's FusedAdam keeps it."""
-        groups = [fields(node) for node in self.param_groups]
+        groups = [node_fields(node) for node in self.param_groups]
         groups += [{}] * (len(self.state) - len(groups))
         rows = [
             state.get("step", group.get("step")) for state, group in zip(self.state, groups, strict=False)
@@ -95,26 +95,26 @@ class OptimizerState(NamedTuple):
         return {f"step of group {number}": node for number, node in enumerate(rows) if node is not None}
 
 
-def header(state: dict[str, Node]) -> dict[str, Node]:
+def rank_counters(state: dict[str, Node]) -> dict[str, Node]:
     """Return the counters that every rank has, from the fields of a file of model states."""
     return {key: state[key] for key in ("global_steps", "global_samples") if key in state}
 
 
-def fields(node: Node) -> dict[str, Node]:
+def node_fields(node: Node) -> dict[str, Node]:
     """The children of a dict or an object with string keys."""
-    return {str(key): child for key, child in children(node) if isinstance(key, str)}
+    return {str(key): child for key, child in children_of(node) if isinstance(key, str)}
 
 
 def model_state(root: Node, file: str) -> ModelState:
     """A file of model states. Raises UnreadableError."""
-    state = fields(root)
+    state = node_fields(root)
     if "module" not in state:
         raise UnreadableError(f"{file} has no module: not a file of model states")
-    module, extra = _module(state["module"])
+    module, extra = _split_module(state["module"])
     shapes = state.get("param_shapes")
     groups = None
     if shapes is not None:
-        groups = tuple(_shapes(row, file) for row in _items(shapes, f"{file}: param_shapes"))
+        groups = tuple(_parse_shapes(row, file) for row in _list_items(shapes, f"{file}: param_shapes"))
         _refuse_twice([name for group in groups for name in group], file)
     names = state.get("buffer_names")
     buffers = None
@@ -122,7 +122,7 @@ def model_state(root: Node, file: str) -> ModelState:
         buffers = frozenset(str(name) for name in look(names).children if isinstance(name, str))
     shared = {
         name: str(owner)
-        for name, owner in fields(state.get("shared_params")).items()
+        for name, owner in node_fields(state.get("shared_params")).items()
         if isinstance(owner, str)
     }
     rest = {name: node for name, node in state.items() if name not in _STRUCTURE}
@@ -133,27 +133,29 @@ def model_state(root: Node, file: str) -> ModelState:
         extra,
         buffers,
         groups,
-        _shapes(state.get("frozen_param_shapes"), file),
-        _tensors(state.get("frozen_param_fragments")),
+        _parse_shapes(state.get("frozen_param_shapes"), file),
+        _tensors_by_name(state.get("frozen_param_fragments")),
         shared,
-        _text(state.get("ds_version")),
+        _parse_text(state.get("ds_version")),
         rest,
     )
 
 
 def optimizer_state(root: Node, file: str) -> OptimizerState:
     """A file of optimizer states. Raises UnreadableError, UnsupportedError."""
-    outer = fields(root)
-    inner = fields(outer.get("optimizer_state_dict"))
+    outer = node_fields(root)
+    inner = node_fields(outer.get("optimizer_state_dict"))
     flat = next((key for key in _FLAT if key in inner), None)
     if flat is None:
         raise UnreadableError(f"{file} has no flat fp32 weights: not a file of ZeRO's optimizer states")
     is_whole = flat == _FLAT[0]
-    groups = tuple(_flat(node, f"{file}: {flat}") for node in _items(inner[flat], f"{file}: {flat}"))
+    groups = tuple(
+        _flat_tensor(node, f"{file}: {flat}") for node in _list_items(inner[flat], f"{file}: {flat}")
+    )
     stage = look(inner.get("zero_stage")).value
     base = inner.get("base_optimizer_state" if is_whole else "optimizer_state_dict")
-    state, param_groups = _base(base, len(groups))
-    counts = _counts(inner.get("partition_count"), file)
+    state, param_groups = _base_optimizer(base, len(groups))
+    counts = _parse_counts(inner.get("partition_count"), file)
     if is_whole and len(counts) == 1:
         counts *= len(groups)
     slices = inner.get("param_slice_mappings")
@@ -162,12 +164,12 @@ def optimizer_state(root: Node, file: str) -> OptimizerState:
         counts,
         is_whole,
         groups,
-        _numbers(inner.get("group_paddings")),
-        _alignments(inner.get("param_alignment_paddings")),
+        _parse_numbers(inner.get("group_paddings")),
+        _parse_alignments(inner.get("param_alignment_paddings")),
         state,
         param_groups,
-        None if slices is None else tuple(_slices(row, file) for row in _items(slices, file)),
-        _text(outer.get("ds_version")),
+        None if slices is None else tuple(_parse_slices(row, file) for row in _list_items(slices, file)),
+        _parse_text(outer.get("ds_version")),
         {name: node for name, node in inner.items() if name not in PARTITIONS},
     )
 
@@ -180,19 +182,19 @@ def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**62
 
 
-def _items(node: Node, what: str) -> Sequence[Node]:
+def _list_items(node: Node, what: str) -> Sequence[Node]:
     view = look(node)
     if view.kind != "sequence":
         raise UnreadableError(f"{what} is not a list")
     return view.children
 
 
-def _module(node: Node) -> tuple[dict[str, TensorRef] | None, dict[str, Node]]:
+def _split_module(node: Node) -> tuple[dict[str, TensorRef] | None, dict[str, Node]]:
     if node is None:
         return None, {}
     tensors: dict[str, TensorRef] = {}
     extra: dict[str, Node] = {}
-    for name, child in fields(node).items():
+    for name, child in node_fields(node).items():
         tensor = tensor_of(child)
         if type(tensor) is TensorRef:
             tensors[name] = tensor
@@ -201,9 +203,9 @@ def _module(node: Node) -> tuple[dict[str, TensorRef] | None, dict[str, Node]]:
     return tensors, extra
 
 
-def _shapes(node: Node, file: str) -> dict[str, Shape]:
+def _parse_shapes(node: Node, file: str) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
-    for name, child in fields(node).items():
+    for name, child in node_fields(node).items():
         sizes = look(child).children
         if look(child).kind == "scalar" and is_count(child):
             sizes = (child,)  # an old torch.Size of one dimension
@@ -224,12 +226,12 @@ def _refuse_twice(names: Sequence[str], file: str) -> None:
         seen.add(name)
 
 
-def _tensors(node: Node) -> dict[str, TensorRef]:
-    rows = {name: tensor_of(child) for name, child in fields(node).items()}
+def _tensors_by_name(node: Node) -> dict[str, TensorRef]:
+    rows = {name: tensor_of(child) for name, child in node_fields(node).items()}
     return {name: tensor for name, tensor in rows.items() if type(tensor) is TensorRef}
 
 
-def _flat(node: Node, what: str) -> TensorRef:
+def _flat_tensor(node: Node, what: str) -> TensorRef:
     """A flat partition: one dimension, its elements side by side."""
     tensor = tensor_of(node)
     if type(tensor) is not TensorRef or not is_flat(tensor):
@@ -246,45 +248,47 @@ def is_flat(tensor: TensorRef) -> bool:
     return len(tensor.shape) == 1 and is_dense(tensor) and tensor.dtype.bits >= 8
 
 
-def _base(node: Node, groups: int) -> tuple[tuple[dict[str, Node], ...], tuple[Node, ...]]:
+def _base_optimizer(node: Node, groups: int) -> tuple[tuple[dict[str, Node], ...], tuple[Node, ...]]:
     """Return (the state of each flat group, the groups of parameters) of the optimizer inside."""
     view = look(node)
     if view.kind == "sequence":  # elastic checkpoints: a list of states
-        rows = [fields(child) for child in view.children]
+        rows = [node_fields(child) for child in view.children]
         return (tuple(rows) if len(rows) == groups else ({},) * groups), ()
-    parts = fields(node)
-    by_number = {key: fields(child) for key, child in children(parts.get("state")) if type(key) is int}
+    parts = node_fields(node)
+    by_number = {
+        key: node_fields(child) for key, child in children_of(parts.get("state")) if type(key) is int
+    }
     state = tuple(by_number.get(number, {}) for number in range(groups))
     held = look(parts.get("param_groups"))
     return state, tuple(held.children) if held.kind == "sequence" else ()
 
 
-def _counts(node: Node, file: str) -> tuple[int, ...]:
+def _parse_counts(node: Node, file: str) -> tuple[int, ...]:
     values = [node] if type(node) is int else look(node).children
     if not values or not all(is_count(value) and value for value in values):
         raise UnreadableError(f"{file}: partition_count is not a number of ranks")
     return tuple(value for value in values if type(value) is int)
 
 
-def _numbers(node: Node) -> tuple[int, ...] | None:
+def _parse_numbers(node: Node) -> tuple[int, ...] | None:
     values = look(node).children
     if look(node).kind != "sequence" or not all(map(is_count, values)):
         return None
     return tuple(value for value in values if type(value) is int)
 
 
-def _alignments(node: Node) -> tuple[tuple[int, ...], ...] | None:
+def _parse_alignments(node: Node) -> tuple[tuple[int, ...], ...] | None:
     if look(node).kind != "sequence":
         return None
-    rows = [_numbers(child) for child in look(node).children]
+    rows = [_parse_numbers(child) for child in look(node).children]
     alignments = tuple(row for row in rows if row is not None)
     return alignments if len(alignments) == len(rows) else None
 
 
-def _slices(node: Node, file: str) -> dict[str, tuple[int, int]]:
+def _parse_slices(node: Node, file: str) -> dict[str, tuple[int, int]]:
     rows: dict[str, tuple[int, int]] = {}
-    for name, child in fields(node).items():
-        address = fields(child)
+    for name, child in node_fields(node).items():
+        address = node_fields(child)
         numel, start = address.get("numel"), address.get("start")
         if type(numel) is not int or type(start) is not int or not (is_count(numel) and is_count(start)):
             raise UnreadableError(f"{file}: param_slice_mappings of {show(name, 80)} is invalid")
@@ -292,7 +296,7 @@ def _slices(node: Node, file: str) -> dict[str, tuple[int, int]]:
     return rows
 
 
-def _text(node: Node) -> str | None:
+def _parse_text(node: Node) -> str | None:
     return str(node) if isinstance(node, str) else None
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ckpt.ext.explain.answer import answer, answer_of_any, asks_of_file, damaged, folder, made_findings
+from ckpt.ext.explain.answer import (
+    answer,
+    answer_damaged,
+    answer_folder,
+    answer_of_any,
+    asks_of_file,
+    made_findings,
+)
 from ckpt.ext.explain.case import Answer, Case
-from ckpt.ext.explain.conditions import holds, may_hold
+from ckpt.ext.explain.conditions import condition_holds, may_hold
 from ckpt.ext.explain.families import FAMILIES, last_message
 from ckpt.ext.explain.families.keys import answer_of_names
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.pages import Page, find_page, no_page, page_of_code, page_of_kind, pages
-from ckpt.ext.explain.pasted import plain
+from ckpt.ext.explain.pasted import plain_text
 from ckpt.model.errors import CkptError, CutOffError, UsageError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json
@@ -60,7 +67,7 @@ def search(text: str) -> Explanation:
     page = page_of_code(text)
     if page is not None:
         return Explanation(text, page)
-    text = plain(text)
+    text = plain_text(text)
     message = last_message(text)
     if message is not None:
         page = page_of_kind(message.kind).filled(message.fields)._replace(messages=(message.text,))
@@ -107,7 +114,7 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
         return found._replace(answer=made_findings(found.page.code, case))
     page, message = found.page, found.message
     if page is not None and message is not None:
-        body = tuple(block for block in page.body if holds(block.condition, message, case))
+        body = tuple(block for block in page.body if condition_holds(block.condition, message, case))
         page = page._replace(body=body)
     return found._replace(page=page, answer=answer(message, case, found.text))
 
@@ -129,7 +136,7 @@ def explain_damaged(found: Explanation, error: CkptError, command: str | None = 
     if page is not None:
         shown = ("", "broken") if isinstance(error, CutOffError) else ("",)
         page = page._replace(body=tuple(row for row in page.body if row.condition in shown))
-    return found._replace(page=page, answer=damaged(error, command, found.text))
+    return found._replace(page=page, answer=answer_damaged(error, command, found.text))
 
 
 def beside_folder(found: Explanation, error: CkptError, path: str) -> Explanation:
@@ -137,20 +144,20 @@ def beside_folder(found: Explanation, error: CkptError, path: str) -> Explanatio
     page = found.page
     if page is not None:
         page = page._replace(body=tuple(row for row in page.body if row.condition in ("", "no-file")))
-    return found._replace(page=page, answer=folder(error, path))
+    return found._replace(page=page, answer=answer_folder(error, path))
 
 
 def document(shown: Sequence[Page]) -> dict[str, Json]:
     """Pages as plain data; docs/json.md is the contract."""
     return {
         **document_head("ckpt.explain", 1),
-        "pages": [_page(page) for page in shown],
+        "pages": [_page_json(page) for page in shown],
         "message": None,
         "answer": None,
     }
 
 
-def _page(page: Page) -> dict[str, Json]:
+def _page_json(page: Page) -> dict[str, Json]:
     return {
         "code": page.code.code if page.code else None,
         "level": page.code.level if page.code else None,

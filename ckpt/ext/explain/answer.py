@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from ckpt.ext.explain.case import Answer, Case, Statement, looked_at, stated
+from ckpt.ext.explain.case import Answer, Case, Statement, finding_statements, looked_at
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
@@ -61,7 +61,7 @@ def answer_of_any(text: str, case: Case) -> Answer | None:
     return None
 
 
-def damaged(error: CkptError, salvage: str | None = None, asked: str = "") -> Answer:
+def answer_damaged(error: CkptError, salvage: str | None = None, asked: str = "") -> Answer:
     """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole.
 
     `asked` is the text of the error.
@@ -84,7 +84,7 @@ def damaged(error: CkptError, salvage: str | None = None, asked: str = "") -> An
     return Answer(error.path or "", tuple(rows))
 
 
-def folder(error: CkptError, path: str) -> Answer:
+def answer_folder(error: CkptError, path: str) -> Answer:
     """Say that a folder is not one checkpoint, with the command that lists what it holds."""
     name = pasted_path(path)
     hint = f" ({error.hint})" if error.hint else ""
@@ -105,4 +105,4 @@ def made_findings(code: Code, case: Case) -> Answer:
     rows = case.found(code.code)
     if not rows:
         return Answer(path, (Statement(f"This file does not have the finding {code.code}."),))
-    return Answer(path, tuple(stated(rows)))
+    return Answer(path, tuple(finding_statements(rows)))

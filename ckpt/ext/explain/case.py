@@ -6,18 +6,18 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
-from ckpt.bytes.location import beside
+from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.evidence.numbering import Numbering
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import valueless
-from ckpt.ext.explain.origins import be, name_origin
+from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, and_more, plural, show
+from ckpt.model.text import Json, and_more, counted_noun, show
 
 
 class Statement(NamedTuple):
@@ -146,7 +146,7 @@ class Case:
 
     def written(self, words: tuple[str, ...], suffix: str, ending: str) -> Way:
         """The command that writes a file with another ending beside this one: `a.pth` becomes `a.legacy.pth`."""
-        to = beside(self.survey.path, suffix, (ending,), other=False)
+        to = path_beside(self.survey.path, suffix, (ending,), other=False)
         return Way(None) if to is None else self.plan((*words, "-o", to))
 
     def finds_value(self, words: Collection[str]) -> list[tuple[str, Json]]:
@@ -163,7 +163,7 @@ class Case:
         return bool(self.at_least("error"))
 
 
-def stated(findings: Sequence[Finding]) -> Iterator[Statement]:
+def finding_statements(findings: Sequence[Finding]) -> Iterator[Statement]:
     """Findings as statements, each with the command that helps."""
     for row in findings:
         text = row.message if row.message.endswith((".", ":")) else f"{row.message}."
@@ -182,20 +182,20 @@ def without_values(case: Case) -> Iterator[Statement]:
     names = case.valueless
     if names:
         yield Statement(
-            f"{plural(len(names), 'tensor')} of this file {'is' if len(names) == 1 else 'are'} on the device meta: saved without values."
+            f"{counted_noun(len(names), 'tensor')} of this file {'is' if len(names) == 1 else 'are'} on the device meta: saved without values."
             " The run had not loaded them, or kept them elsewhere, when it saved. Take another save.",
             names,
         )
 
 
-def offered(text: str, way: Way) -> Iterator[Statement]:
+def command_statements(text: str, way: Way) -> Iterator[Statement]:
     """A sentence that introduces a command, and nothing where no command works."""
     if way.command is not None:
         alone = f"{text.removesuffix(':')} (the weights alone):"
         yield Statement(alone if way.keeps == "weights" else text, (), way.command)
 
 
-def loads(case: Case, text: str = "It loads so:") -> Iterator[Statement]:
+def load_statements(case: Case, text: str = "It loads so:") -> Iterator[Statement]:
     """The line of Python that opens the file, or the reason why there is none."""
     load = case.survey.load
     if load.expression is not None:
@@ -222,12 +222,16 @@ def root_keys(case: Case) -> list[str]:
 def looked_at(case: Case, text: str = "") -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, what the file is, and the line that loads it."""
     told = [*case.at_least("warning"), *case.found("cuda")]
-    rows = list(dict.fromkeys([*case.damage, *stated(told)]))
+    rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))
-        return Answer(case.survey.path, (*rows, *_described(case, text), *loads(case)), explains=False)
-    return Answer(case.survey.path, (*rows, *_described(case, text), *loads(case)))
+        return Answer(
+            case.survey.path,
+            (*rows, *_describe_checkpoint(case, text), *load_statements(case)),
+            explains=False,
+        )
+    return Answer(case.survey.path, (*rows, *_describe_checkpoint(case, text), *load_statements(case)))
 
 
 _NAMES_OF_PARTS = (
@@ -255,14 +259,14 @@ _END = 2_000
 """Letters at the end of a text, in which the error is."""
 
 
-def _described(case: Case, text: str) -> Iterator[Statement]:
+def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
     """Say what a checkpoint is, which keys it has, how its names begin, and what it lacks of what an error is about."""
     survey = case.survey
     origin = name_origin(survey)
     keys = root_keys(case)
     weights = [section.name for section in survey.candidates]
     if origin is not None:
-        yield Statement(f"{be(origin)} {origin}.")
+        yield Statement(f"{origin_opening(origin)} {origin}.")
     is_code = survey.checkpoint.traits.names_are_code
     is_flat = bool(weights) and all(not name for name in weights) and not is_code
     if keys and not is_flat and not is_code:
@@ -275,7 +279,7 @@ def _described(case: Case, text: str) -> Iterator[Statement]:
         yield Statement(f"{begin} {keys_text(case)}.{held}")
     elif is_flat and not survey.checkpoint.parts and survey.tensors:
         yield Statement(
-            f"It is a state dict of {plural(len(survey.tensors), 'tensor')}: the weights by their names, and nothing around them."
+            f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the weights by their names, and nothing around them."
         )
     is_adapter = origin is not None and origin.startswith("an adapter")
     if len(weights) == 1 and not is_adapter and not is_code and survey.load.model is None:
@@ -330,8 +334,8 @@ _LEAST_SHARED = 4
 """Names that must share a beginning: one layer has a beginning too."""
 
 
-def are(names: Sequence[str]) -> str:
-    """The verb for so many names: `is` or `are`."""
+def be_verb(names: Sequence[str]) -> str:
+    """The verb for so many names: `is` or `be_verb`."""
     return "is" if len(names) == 1 else "are"
 
 

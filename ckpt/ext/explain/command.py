@@ -44,9 +44,9 @@ from ckpt.surface.api.advice import planning
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.opening import with_model
 from ckpt.surface.api.walk import found as walked
-from ckpt.surface.api.walk import parted
+from ckpt.surface.api.walk import split_items
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import each, opened, plugins_allowed
+from ckpt.surface.cli.inputs import opened, plugins_allowed, run_for_each
 
 _LARGEST_LOG = 1 << 30
 """Bytes of a log, of which the end is read."""
@@ -83,28 +83,28 @@ def command(
             output.write_lines(list_lines(pages(), output.screen_width()))
         return 0
     is_log = False
-    paths = _paths(words)
+    paths = _checkpoint_paths(words)
     path = paths[-1] if paths else None
     text = " ".join(words[: len(words) - len(paths)])
     if path is None and (section is not None or model is not None):
         raise UsageError(f"{'--section' if model is None else '--model'} needs the PATH of a checkpoint")
     if text == "-":
-        is_log, text = True, _stdin(tee=tee)
+        is_log, text = True, _read_stdin(tee=tee)
     elif os.path.isfile(text) and page_of_code(text) is None:
-        is_log, text = True, _log(text, limits)
+        is_log, text = True, _read_log(text, limits)
     found = search(text)
     is_silent = not has_error(found.text) and (path is None or not has_warning(found.text))
     if is_log and found.page is None and is_silent:
         request = _Request(None, None, None, limits)
-        noticed = None if path is None else _noticed(found, path, request)
+        noticed = None if path is None else _explain_log(found, path, request)
         if noticed is not None:
-            return _write(noticed, json=json)
+            return _write_explanation(noticed, json=json)
         output.write_json(found.to_json()) if json else output.write_text("no error in this text")
         return 0
     if path is None:
         if found.page is None:
             raise no_page(found.text)
-        return _write(found, json=json)
+        return _write_explanation(found, json=json)
     older = paths[0] if len(paths) > 1 else None
     if older is not None and (found.message is None or found.message.kind not in OF_GRADIENTS):
         raise UsageError(
@@ -112,14 +112,14 @@ def command(
             path=older,
         )
     request = _Request(section, model_of(model, arg), older, limits)
-    return each(
+    return run_for_each(
         [path],
-        lambda name: _write(_answered(found, name, request), json=json),
+        lambda name: _write_explanation(_explain_path(found, name, request), json=json),
         json="ckpt.explain" if json else None,
     )
 
 
-def _write(found: Explanation, *, json: bool) -> int:
+def _write_explanation(found: Explanation, *, json: bool) -> int:
     width = output.screen_width()
     if json:
         output.write_json(found.to_json())
@@ -131,7 +131,7 @@ def _write(found: Explanation, *, json: bool) -> int:
         )
     if found.exit_code:
         error = no_page(found.text)
-        output.talk(f"ckpt: {error.problem}")
+        output.write_talk(f"ckpt: {error.problem}")
     return found.exit_code
 
 
@@ -144,7 +144,7 @@ class _Request(NamedTuple):
     limits: Limits
 
 
-def _paths(words: list[str]) -> list[str]:
+def _checkpoint_paths(words: list[str]) -> list[str]:
     """The one or two checkpoints behind the message. Raises UsageError for more of them."""
     first = len(words)
     while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
@@ -161,7 +161,7 @@ def _is_path(word: str) -> bool:
     return is_url(word) or os.path.exists(word) or word.endswith((".pth", ".pt", ".ckpt", ".safetensors"))
 
 
-def _log(path: str, limits: Limits) -> str:
+def _read_log(path: str, limits: Limits) -> str:
     """The end of a log. Raises UsageError for a checkpoint in the place of the message."""
     data = read_file(
         locate(path), limits._replace(index_bytes=max(limits.index_bytes, _LARGEST_LOG)), "the log"
@@ -175,7 +175,7 @@ def _log(path: str, limits: Limits) -> str:
     return data[-LONGEST:].decode("utf-8", "replace")
 
 
-def _stdin(*, tee: bool = False) -> str:
+def _read_stdin(*, tee: bool = False) -> str:
     """The end of stdin, as text. Raises UsageError when it is empty.
 
     A terminal on stderr sees what comes through a pipe, for the program before the pipe no longer writes to it.
@@ -198,13 +198,13 @@ def _stdin(*, tee: bool = False) -> str:
     return text
 
 
-def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
+def _explain_path(found: Explanation, path: str, request: _Request) -> Explanation:
     limits = request.limits
     try:
         with opened(path, limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, request.model)
-            verified = None if is_url(path) else lambda: _verified(path, limits)
-            older = None if request.older is None else _older(request.older, survey, request)
+            verified = None if is_url(path) else lambda: _verify_path(path, limits)
+            older = None if request.older is None else _compare_older(request.older, survey, request)
             folder = os.path.isdir(path)
             case = Case(survey, planning(survey), request.section, verified, older, is_folder=folder)
             return explain_with(found, case)
@@ -212,21 +212,21 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
         answered = (
             None
             if isinstance(error, NotOpenedError)
-            else explain_damaged(found, error, _salvage(path, limits))
+            else explain_damaged(found, error, _salvage_command(path, limits))
         )
         if answered is not None:
             return answered
         if not os.path.isdir(path):
             raise
-        items, _ = parted(walked([path], plugins=plugins_allowed()))
+        items, _ = split_items(walked([path], plugins=plugins_allowed()))
         if len(items) == 1 and items[0].path != path and items[0].error is None:
-            return _answered(found, items[0].path, request)  # the only checkpoint of the folder
+            return _explain_path(found, items[0].path, request)  # the only checkpoint of the folder
         if found.page is None:
             raise
         return beside_folder(found, error, path)
 
 
-def _noticed(found: Explanation, path: str, request: _Request) -> Explanation | None:
+def _explain_log(found: Explanation, path: str, request: _Request) -> Explanation | None:
     """Answer a log without an error for a file that contradicts a line of it, or return None."""
     if is_url(path) or not asks_of_file(found.text):
         return None
@@ -247,7 +247,7 @@ def _are_one(path: str, other: str) -> bool:
         return False
 
 
-def _older(older: str, survey: Survey, request: _Request) -> Older:
+def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
     """The parameters of the model that are the same in an older save of the run.
 
     Averages of it are left out, for no gradient moves them. Raises CkptError, UsageError for one file given twice.
@@ -255,7 +255,7 @@ def _older(older: str, survey: Survey, request: _Request) -> Older:
     path = survey.path
     if _are_one(older, path):
         raise UsageError("both saves are one file", path=path, hint=_TWO_SAVES)
-    with output.meter("comparing") as progress:
+    with output.progress_meter("comparing") as progress:
         report = diff(
             older,
             path,
@@ -293,13 +293,13 @@ def _older(older: str, survey: Survey, request: _Request) -> Older:
     )
 
 
-def _verified(path: str, limits: Limits) -> VerifyReport:
+def _verify_path(path: str, limits: Limits) -> VerifyReport:
     """The report of `ckpt verify` on all bytes of a file or a folder."""
-    with output.meter("checking") as progress:
+    with output.progress_meter("checking") as progress:
         return verify(path, progress=progress, limits=limits, plugins=plugins_allowed())
 
 
-def _salvage(path: str, limits: Limits) -> str | None:
+def _salvage_command(path: str, limits: Limits) -> str | None:
     """The command that writes what is whole of a damaged file, or None where none works."""
     from ckpt.surface.api.advice import Ways  # here: only a damaged file pays for it
 

@@ -61,6 +61,6 @@ def may_hold(word: str, message: Message) -> bool:
     return word not in OF_MESSAGES or OF_MESSAGES[word](message)
 
 
-def holds(word: str, message: Message, case: Case) -> bool:
+def condition_holds(word: str, message: Message, case: Case) -> bool:
     """Tell whether a condition holds for an error and a checkpoint. Without a word it does."""
     return not word or CONDITIONS[word](message, case)

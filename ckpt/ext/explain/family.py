@@ -32,7 +32,9 @@ class Family(NamedTuple):
     """True where a file that does not open is no answer."""
 
 
-def stating(make: Callable[[Message, Case], Iterator[Statement]]) -> Callable[[Message, Case], Answer]:
+def answer_from_statements(
+    make: Callable[[Message, Case], Iterator[Statement]],
+) -> Callable[[Message, Case], Answer]:
     """An answer of statements alone. Where there are none, the file is looked at as for an error without a page."""
 
     def answer(message: Message, case: Case) -> Answer:

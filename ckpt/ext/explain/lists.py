@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from ckpt.ext.explain.message import MOST_NAMES, Mismatch
-from ckpt.ext.explain.pasted import spaced
+from ckpt.ext.explain.pasted import spaced_pattern
 from ckpt.model.rows import NamedTuple
 
 _MOST_FOLDED = 4_096
@@ -30,55 +30,60 @@ _BREAK = re.compile(r"\s*\n\s*")
 _OPENING = re.compile(r"\s*(?:[\[({]|odict_keys\(|set\(|frozenset\(|dict_keys\(){0,3}")
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(spaced(text))
+def _compile_pattern(text: str) -> re.Pattern[str]:
+    return re.compile(spaced_pattern(text))
 
 
 _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("missing", _pattern(r"Missing key\(s\) in state_dict:")),
-    ("unexpected", _pattern(r"Unexpected key\(s\) in state_dict:")),
+    ("missing", _compile_pattern(r"Missing key\(s\) in state_dict:")),
+    ("unexpected", _compile_pattern(r"Unexpected key\(s\) in state_dict:")),
     # torch before 0.4
-    ("unexpected", _pattern(r"unexpected key (?=\"[^\"\n]{1,2000}\" in state_dict)")),
-    ("missing", _pattern(r"missing keys in state_dict: \"?")),
+    ("unexpected", _compile_pattern(r"unexpected key (?=\"[^\"\n]{1,2000}\" in state_dict)")),
+    ("missing", _compile_pattern(r"missing keys in state_dict: \"?")),
     # mmcv, mmengine
-    ("unexpected", _pattern(r"unexpected keys? in source state_dict:")),
-    ("missing", _pattern(r"missing keys? in source state_dict:")),
+    ("unexpected", _compile_pattern(r"unexpected keys? in source state_dict:")),
+    ("missing", _compile_pattern(r"missing keys? in source state_dict:")),
     # _IncompatibleKeys of torch, and programs that print its lists
     (
         "missing",
-        _pattern(r"\b[Mm]issing[ _](?:adapter )?keys?(?: while loading the checkpoint)? ?[:=] ?(?=[\[({])"),
+        _compile_pattern(
+            r"\b[Mm]issing[ _](?:adapter )?keys?(?: while loading the checkpoint)? ?[:=] ?(?=[\[({])"
+        ),
     ),
-    ("unexpected", _pattern(r"\b[Uu]nexpected[ _]keys? ?[:=] ?(?=[\[({])")),
+    ("unexpected", _compile_pattern(r"\b[Uu]nexpected[ _]keys? ?[:=] ?(?=[\[({])")),
     # timm
-    ("missing", _pattern(r"Missing keys (?=\([^)]{1,100000}\) discovered while)")),
-    ("unexpected", _pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)")),
+    ("missing", _compile_pattern(r"Missing keys (?=\([^)]{1,100000}\) discovered while)")),
+    ("unexpected", _compile_pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)")),
     # transformers before 5, diffusers
-    ("unexpected", _pattern(r"were not used when initializing \w{1,200}:")),
-    ("missing", _pattern(r"are newly initialized:")),
-    ("missing", _pattern(r"because the following keys are missing:")),
+    ("unexpected", _compile_pattern(r"were not used when initializing \w{1,200}:")),
+    ("missing", _compile_pattern(r"are newly initialized:")),
+    ("missing", _compile_pattern(r"because the following keys are missing:")),
     # transformers 2 and pytorch-pretrained-bert, in logs
-    ("missing", _pattern(r"Weights of \w{1,200} not initialized from pretrained model:")),
-    ("unexpected", _pattern(r"Weights from pretrained model not used in \w{1,200}:")),
+    ("missing", _compile_pattern(r"Weights of \w{1,200} not initialized from pretrained model:")),
+    ("unexpected", _compile_pattern(r"Weights from pretrained model not used in \w{1,200}:")),
     # peft
-    ("missing", _pattern(r"[Ff]ound missing adapter keys while loading the checkpoint:")),
+    ("missing", _compile_pattern(r"[Ff]ound missing adapter keys while loading the checkpoint:")),
     # vLLM, llama.cpp
-    ("unexpected", _pattern(r"Can not map tensor (?=')")),
-    ("unexpected", _pattern(r"There is no module or parameter named (?=')")),
+    ("unexpected", _compile_pattern(r"Can not map tensor (?=')")),
+    ("unexpected", _compile_pattern(r"There is no module or parameter named (?=')")),
 )
 _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
     # YOLOX and ByteTrack, VITS and RVC, CenterNet, Coqui TTS
-    ("missing", _pattern(r"(?<![\w.])(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b")),
-    ("missing", _pattern(r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
-    ("unexpected", _pattern(r"(?:^|\n)[\t ]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
-    ("missing", _pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
-    ("unexpected", _pattern(r"Layer missing in the model definition: ([\w.]{3,2000})")),
+    (
+        "missing",
+        _compile_pattern(r"(?<![\w.])(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b"),
+    ),
+    ("missing", _compile_pattern(r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
+    ("unexpected", _compile_pattern(r"(?:^|\n)[\t ]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
+    ("missing", _compile_pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
+    ("unexpected", _compile_pattern(r"Layer missing in the model definition: ([\w.]{3,2000})")),
 )
 """Lines that name one key each, with the name in the middle or at the end."""
 _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("missing", _pattern(r"Some model parameters or buffers are not found in the checkpoint:\s*\n")),
+    ("missing", _compile_pattern(r"Some model parameters or buffers are not found in the checkpoint:\s*\n")),
     (
         "unexpected",
-        _pattern(r"The checkpoint state_dict contains keys that are not used by the model:\s*\n"),
+        _compile_pattern(r"The checkpoint state_dict contains keys that are not used by the model:\s*\n"),
     ),
 )
 """Heads of fvcore, behind which each line has a module with its names in braces."""
@@ -92,84 +97,84 @@ _SIZE = r"(?:torch\.Size\(|tensor\([^()\n]{0,200}size=|\()?[\[(]([\d,\s]{0,400})
 """A shape, as torch, numpy and Python write it, alone or in the text of a tensor on the device meta."""
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
-        _pattern(
+        _compile_pattern(
             rf"size mismatch for ([^\s:]{{1,2000}}):\s+copying\s+a\s+param\s+(?:with\s+shape|of)\s+{_SIZE}"
             rf"\s+from\s+checkpoint,\s+(?:the\s+shape\s+in\s+current\s+model\s+is|where\s+the\s+shape\s+is)\s+{_SIZE}"
         ),
         True,
     ),
     (
-        _pattern(
+        _compile_pattern(
             rf"- ([^\s:]{{1,2000}}): found shape {_SIZE} in the checkpoint and {_SIZE} in the model instantiated"
         ),
         True,
     ),
     (
-        _pattern(
+        _compile_pattern(
             rf"Skip loading parameter '([^'\n]{{1,2000}})' to the model due to incompatible shapes: {_SIZE} in the checkpoint"
             rf" but {_SIZE} in the model"
         ),
         True,
     ),
     (
-        _pattern(
+        _compile_pattern(
             rf"Cannot load (?:\S{{1,2000}} )?(\S{{1,2000}}) because it has shape {_SIZE} in the checkpoint but shape {_SIZE} in"
         ),
         True,
     ),
-    (_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}\)?, but got {_SIZE}"), False),
+    (_compile_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}\)?, but got {_SIZE}"), False),
     # fvcore before 0.1.2, and programs that took its line over
     (
-        _pattern(
+        _compile_pattern(
             rf"'([^'\n]{{1,2000}})' has shape {_SIZE} in the checkpoint but {_SIZE} in the model! Skipped"
         ),
         True,
     ),
     # YOLOX
     (
-        _pattern(
+        _compile_pattern(
             rf"Shape of (\S{{1,2000}}) in checkpoint is {_SIZE}, while shape of \S{{1,2000}} in model is {_SIZE}"
         ),
         True,
     ),
     # CenterNet and its kin; the shape of the model stands first
     (
-        _pattern(
+        _compile_pattern(
             rf"Skip loading parameter ([^\s',]{{1,2000}}), required shape {{0,2}}{_SIZE}, loaded shape {{0,2}}{_SIZE}"
         ),
         False,
     ),
     (
-        _pattern(rf"mismatching shape for param (\S{{1,2000}}): ckpt {_SIZE} != model {_SIZE}"),
+        _compile_pattern(rf"mismatching shape for param (\S{{1,2000}}): ckpt {_SIZE} != model {_SIZE}"),
         True,
     ),
     # RVC; the shape of the model stands first
     (
-        _pattern(rf"shape-(\S{{1,2000}})-mismatch[.|] ?need[:-] ?{_SIZE}[,|] ?get[:-] ?{_SIZE}"),
+        _compile_pattern(rf"shape-(\S{{1,2000}})-mismatch[.|] ?need[:-] ?{_SIZE}[,|] ?get[:-] ?{_SIZE}"),
         False,
     ),
     # Megatron
     (
-        _pattern(
+        _compile_pattern(
             rf"Global shape mismatch for loaded \({_SIZE}\)? and expected \({_SIZE}\)? tensor for key (\S{{1,2000}})"
         ),
         True,
     ),
     (
-        _pattern(
+        _compile_pattern(
             rf"Trying to set a tensor of shape {_SIZE} in \"([^\"\n]{{1,2000}})\" \(which has shape {_SIZE}\)"
         ),
         True,
     ),
-    (_pattern(rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for (\S{{1,2000}})"), True),
+    (_compile_pattern(rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for (\S{{1,2000}})"), True),
     (
-        _pattern(
+        _compile_pattern(
             rf"The shape of the parameters of key (\S{{1,2000}}) is not the same\. Pretrained model: {_SIZE}; your network: {_SIZE}"
         ),
         True,
     ),
     (
-        _pattern(
+        _compile_pattern(
             rf"shape mismatch for ([^\s:,]{{1,2000}}):? {{1,3}}(?:checkpoint|ckpt)[^\[(\n]{{0,40}}{_SIZE}[^\[(\n]{{0,40}}{_SIZE}"
         ),
         True,
@@ -185,26 +190,27 @@ def keys_of(text: str) -> Keys:
     mismatched: dict[str, Mismatch] = {}
     for side, head in _HEADS:
         for match in head.finditer(text):
-            keys[side].update(dict.fromkeys(_items(text, match.end())))
+            keys[side].update(dict.fromkeys(_list_items(text, match.end())))
     for side, line in _NAMED:
         for match in line.finditer(text):
             keys[side][match[1].rstrip(".")] = None
     for side, head in _BARE_LINES:
         for match in head.finditer(text):
-            keys[side].update(dict.fromkeys(_lines(text, match.end())))
+            keys[side].update(dict.fromkeys(_line_names(text, match.end())))
     for match in _TABLE.finditer(text):
-        names = list(_unfolded(match[1]))
+        names = list(_unfold_name(match[1]))
         if match[2] == "MISMATCH":
             details = _DETAILS.search(match[3])
             if details is not None:
                 mismatched.update(
-                    (name, Mismatch(name, _shape(details[1]), _shape(details[2]))) for name in names
+                    (name, Mismatch(name, _parse_shape(details[1]), _parse_shape(details[2])))
+                    for name in names
                 )
             continue
         keys["missing" if match[2] == "MISSING" else "unexpected"].update(dict.fromkeys(names))
     for pattern, is_first in _SHAPES:
         for match in pattern.finditer(text):
-            row = _mismatch(match.groups(), is_first)
+            row = _parse_mismatch(match.groups(), is_first)
             mismatched[row.name] = row
     return Keys(
         tuple(keys["missing"])[:MOST_NAMES],
@@ -213,19 +219,19 @@ def keys_of(text: str) -> Keys:
     )
 
 
-def _mismatch(groups: tuple[str, ...], is_first: bool) -> Mismatch:
+def _parse_mismatch(groups: tuple[str, ...], is_first: bool) -> Mismatch:
     """A row of a name and two shapes, in whatever order a message has them."""
     name = next(text for text in groups if not re.fullmatch(r"[\d,\s]*", text))
-    shapes = [_shape(text) for text in groups if text is not name]
+    shapes = [_parse_shape(text) for text in groups if text is not name]
     one, two = shapes if is_first else reversed(shapes)
     return Mismatch(name.rstrip(".'\""), one, two)
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _parse_shape(text: str) -> tuple[int, ...]:
     return tuple(int(size[:18]) for size in re.findall(r"\d+", text))
 
 
-def _items(text: str, start: int) -> Iterator[str]:
+def _list_items(text: str, start: int) -> Iterator[str]:
     """The items of a list that begins at `start`: quoted or bare, with or without brackets, over several lines."""
     opening = _OPENING.match(text, start)
     position = opening.end() if opening is not None else start
@@ -241,38 +247,38 @@ def _items(text: str, start: int) -> Iterator[str]:
             return
         if not is_quoted and not item[4] and "\n" in text[position : item.start(3)]:
             return  # the list ended with the line before, and this is another sentence
-        yield from _split(quoted) if quoted is not None else _bare(item[3])
+        yield from _split_names(quoted) if quoted is not None else _bare_name(item[3])
         position = item.end()
         if not item[4]:
             return
 
 
-def _split(quoted: str) -> Iterator[str]:
+def _split_names(quoted: str) -> Iterator[str]:
     """The names between two quotes. diffusers puts all names of a list into one text."""
     name = _BREAK.sub("", quoted)
     yield from (part.strip() for part in name.split(", "))
 
 
-def _bare(word: str) -> Iterator[str]:
+def _bare_name(word: str) -> Iterator[str]:
     name = word.rstrip(".])}") if not word.endswith("}") or "{" not in word else word
     if name:
         yield name
 
 
-def _lines(text: str, start: int) -> Iterator[str]:
+def _line_names(text: str, start: int) -> Iterator[str]:
     """The names of fvcore's lines: `res2.conv.{bias, weight}`."""
     position = start
     while (line := _BARE_LINE.match(text, position)) is not None and line[1]:
-        yield from _unfolded(line[1])
+        yield from _unfold_name(line[1])
         position = line.end()
 
 
-def _unfolded(name: str) -> Iterable[str]:
+def _unfold_name(name: str) -> Iterable[str]:
     """The names that a folded one stands for: `layers.{0, 1}.weight`, and `layers.{0...31}.weight`."""
     parts = re.split(r"\{([^{}]*)\}", name)
     if len(parts) == 1:
         return (name,)
-    choices = [[part] if index % 2 == 0 else list(_choices(part)) for index, part in enumerate(parts)]
+    choices = [[part] if index % 2 == 0 else list(_folded_choices(part)) for index, part in enumerate(parts)]
     count = 1
     for choice in choices:
         count *= len(choice)
@@ -281,7 +287,7 @@ def _unfolded(name: str) -> Iterable[str]:
     return ("".join(row) for row in product(*choices))
 
 
-def _choices(text: str) -> Iterator[str]:
+def _folded_choices(text: str) -> Iterator[str]:
     bounds = re.fullmatch(r"(\d{1,6})\.\.\.(\d{1,6})", text)
     if bounds is not None and int(bounds[2]) - int(bounds[1]) < _MOST_FOLDED:
         yield from map(str, range(int(bounds[1]), int(bounds[2]) + 1))

@@ -11,7 +11,7 @@ from ckpt.evidence.pretrained import base_of_adapter
 from ckpt.evidence.survey import Survey
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 
 
 class _Kind(NamedTuple):
@@ -21,28 +21,30 @@ class _Kind(NamedTuple):
     text: str
 
 
-def _kind(keys: str, text: str) -> _Kind:
+def _kind_by_keys(keys: str, text: str) -> _Kind:
     return _Kind(frozenset(keys.split()), text)
 
 
 _BY_KEYS = (
-    _kind("dims model_state_dict", "a Whisper of OpenAI"),
-    _kind("task_cfg model_cfg model_weight", "a checkpoint of fairseq that s3prl has converted"),
-    _kind("model optimizer_history extra_state", "a checkpoint of fairseq"),
-    _kind("model cfg task_state", "a checkpoint of fairseq"),
-    _kind("state_dict pytorch-lightning_version", "a checkpoint of Lightning"),
-    _kind("model train_args ema", "a checkpoint of ultralytics"),
-    _kind("model ema updates", "a checkpoint of YOLOv5 or of a program that was made from it"),
-    _kind("model __author__", "weights for detectron2"),
-    _kind("model iteration scheduler", "a checkpoint of detectron2, or of a program with its checkpointer"),
-    _kind("params_ema", "weights of BasicSR (ESRGAN, SwinIR, GFPGAN)"),
-    _kind("network_weights", "a checkpoint of nnU-Net"),
-    _kind("weight config f0", "a voice of RVC"),
-    _kind("state rng", "a checkpoint of Composer"),
-    _kind(
+    _kind_by_keys("dims model_state_dict", "a Whisper of OpenAI"),
+    _kind_by_keys("task_cfg model_cfg model_weight", "a checkpoint of fairseq that s3prl has converted"),
+    _kind_by_keys("model optimizer_history extra_state", "a checkpoint of fairseq"),
+    _kind_by_keys("model cfg task_state", "a checkpoint of fairseq"),
+    _kind_by_keys("state_dict pytorch-lightning_version", "a checkpoint of Lightning"),
+    _kind_by_keys("model train_args ema", "a checkpoint of ultralytics"),
+    _kind_by_keys("model ema updates", "a checkpoint of YOLOv5 or of a program that was made from it"),
+    _kind_by_keys("model __author__", "weights for detectron2"),
+    _kind_by_keys(
+        "model iteration scheduler", "a checkpoint of detectron2, or of a program with its checkpointer"
+    ),
+    _kind_by_keys("params_ema", "weights of BasicSR (ESRGAN, SwinIR, GFPGAN)"),
+    _kind_by_keys("network_weights", "a checkpoint of nnU-Net"),
+    _kind_by_keys("weight config f0", "a voice of RVC"),
+    _kind_by_keys("state rng", "a checkpoint of Composer"),
+    _kind_by_keys(
         "G D G_ema", "a checkpoint of a GAN: the generator, the discriminator and the generator's averages"
     ),
-    _kind("data parameter_list", "an agent of Stable-Baselines 2"),
+    _kind_by_keys("data parameter_list", "an agent of Stable-Baselines 2"),
 )
 _MMCV = ("mmcv_version", "mmengine_version", "mmdet_version", "mmcls_version", "mmseg_version", "mmaction_version", "CLASSES", "dataset_meta")  # fmt: skip
 """Values that mmcv and mmengine write below meta."""
@@ -93,13 +95,13 @@ def name_origin(survey: Survey) -> str | None:
     return _by_config(survey) or _by_keys(survey) or _by_names(survey)
 
 
-def be(origin: str) -> str:
+def origin_opening(origin: str) -> str:
     """The beginning of a sentence on what a checkpoint is: `This is`, `These are`."""
     return "These are" if origin.startswith("weights") else "This is"
 
 
 def _by_config(survey: Survey) -> str | None:
-    config = dict(children(dict(children(survey.checkpoint.root)).get("config")))
+    config = dict(children_of(dict(children_of(survey.checkpoint.root)).get("config")))
     architectures = config.get("architectures")
     named = architectures[0] if type(architectures) is list and architectures else config.get("model_type")
     if isinstance(named, str) and ("transformers_version" in config or "model_type" in config):

@@ -13,7 +13,7 @@ from ckpt.bytes.location import locate, read_file
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE, Code
 from ckpt.model.limits import Limits
-from ckpt.model.names import nearest
+from ckpt.model.names import nearest_names
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
@@ -41,8 +41,8 @@ def find_page(text: str) -> Page | None:
     The last line counts that has such a page. It says something where it shares words that few pages have.
     """
     for line in reversed(text[-_LONGEST:].splitlines()):
-        words = _words(line)
-        near = [page for page in pages() if page.code is None and _kinship(words, page) >= _KIN]
+        words = _split_words(line)
+        near = [page for page in pages() if page.code is None and _count_shared_words(words, page) >= _KIN]
         scored = [(_longest_run(words, page), number, page) for number, page in enumerate(near)]
         best = max(scored, default=None)
         if best is not None and best[0] > _LEAST:
@@ -52,7 +52,7 @@ def find_page(text: str) -> Page | None:
 
 def no_page(text: str) -> UsageError:
     """The error that no page answers a text, with the nearest pages."""
-    near = _nearest(text.strip().lower().replace("_", "-"), _words(text[-_LONGEST:]))
+    near = _nearest_pages(text.strip().lower().replace("_", "-"), _split_words(text[-_LONGEST:]))
     return UsageError(
         f"{show(_last_line(text), 60)}: no page for this",
         hint=f"the nearest: {near}" if near else "with a file behind it, ckpt says what is in the file",
@@ -68,30 +68,30 @@ def page_of_kind(kind: str) -> Page:
     return next(page for page in pages() if kind in page.kinds)
 
 
-def _nearest(code: str, words: Sequence[str]) -> str:
+def _nearest_pages(code: str, words: Sequence[str]) -> str:
     """Up to three pages, as `ckpt explain` takes them: by the letters of a code, then by the words of an error.
 
     Empty where no page shares a word of substance with the text.
     """
-    near = nearest(code, list(CATALOGUE)) if len(code) < 2 * _LONGEST_CODE else []
-    kin = sorted(pages(), key=lambda page: -_kinship(words, page))
-    near += [page.word for page in kin if _kinship(words, page)]
+    near = nearest_names(code, list(CATALOGUE)) if len(code) < 2 * _LONGEST_CODE else []
+    kin = sorted(pages(), key=lambda page: -_count_shared_words(words, page))
+    near += [page.word for page in kin if _count_shared_words(words, page)]
     return ", ".join(f'"{word}"' if " " in word else word for word in list(dict.fromkeys(near))[:3])
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """The words of a text, with every number as one word: indices and ranks differ from run to run."""
     return ["#" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 
 def _longest_run(words: Sequence[str], page: Page) -> int:
     """The most words in a row that a text shares with a message of a page, some of substance among them."""
-    runs = [_run(words, _words(message)) for message in page.messages]
-    substance = _substance(page)
+    runs = [_shared_run(words, _split_words(message)) for message in page.messages]
+    substance = _rare_words(page)
     return max((len(run) for run in runs if len(substance.intersection(run)) >= _KIN), default=0)
 
 
-def _run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
+def _shared_run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     """The longest run of words that both have."""
     most = 0
     last = 0
@@ -108,20 +108,20 @@ def _run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     return first[last - most : last]
 
 
-def _kinship(words: Sequence[str], page: Page) -> int:
+def _count_shared_words(words: Sequence[str], page: Page) -> int:
     """Count the words of substance of the text that are in the errors, the title or the code of a page."""
-    return len(_substance(page).intersection(words))
+    return len(_rare_words(page).intersection(words))
 
 
 @cache
-def _substance(page: Page) -> frozenset[str]:
+def _rare_words(page: Page) -> frozenset[str]:
     """The words of a page that few other pages have: `error` and `file` say nothing."""
-    counts = _counts()
+    counts = _pages_per_word()
     return frozenset(word for word in _own_words(page) if counts[word] <= _FEW)
 
 
 @cache
-def _counts() -> Counter[str]:
+def _pages_per_word() -> Counter[str]:
     """The number of pages that have each word."""
     return Counter(word for page in pages() for word in _own_words(page))
 
@@ -129,7 +129,9 @@ def _counts() -> Counter[str]:
 @cache
 def _own_words(page: Page) -> frozenset[str]:
     texts = (*page.messages, page.title, page.code.code.replace("-", " ") if page.code else "")
-    return frozenset(word for word in _words(" ".join(texts)) if len(word) > _SHORT and word not in _EMPTY)
+    return frozenset(
+        word for word in _split_words(" ".join(texts)) if len(word) > _SHORT and word not in _EMPTY
+    )
 
 
 _FEW = 4
@@ -212,8 +214,8 @@ class Page(NamedTuple):
 @cache
 def pages() -> tuple[Page, ...]:
     """All pages: the findings in the order of the catalogue, then the errors in the order of their page."""
-    findings = {title: text for _, title, text in _parts(source("findings")) if title in CATALOGUE}
-    return (*(_finding(code, findings[name]) for name, code in CATALOGUE.items()), *_errors())
+    findings = {title: text for _, title, text in _split_parts(source("findings")) if title in CATALOGUE}
+    return (*(_finding_page(code, findings[name]) for name, code in CATALOGUE.items()), *_error_pages())
 
 
 def source(name: str) -> str:
@@ -222,7 +224,7 @@ def source(name: str) -> str:
     return read_file(page, Limits(), "the page").decode("utf-8")
 
 
-def _parts(text: str) -> list[tuple[int, str, str]]:
+def _split_parts(text: str) -> list[tuple[int, str, str]]:
     """(depth, title, text) of each part of a page."""
     titles = list(_TITLE.finditer(text))
     ends = [title.start() for title in titles[1:]] + [len(text)]
@@ -232,38 +234,38 @@ def _parts(text: str) -> list[tuple[int, str, str]]:
     ]
 
 
-def _finding(code: Code, text: str) -> Page:
+def _finding_page(code: Code, text: str) -> Page:
     text = _LEVEL.sub("", text, count=1)
     quoted = [" ".join(match.split()) for match in _QUOTED.findall(text)]
     messages = [match for match in quoted if match.count(" ") >= _WORDS_OF_A_MESSAGE - 1]
-    return Page(code.title, tuple(messages), _body(text), code)
+    return Page(code.title, tuple(messages), _parse_body(text), code)
 
 
-def _errors() -> list[Page]:
+def _error_pages() -> list[Page]:
     """One page for each answer: the messages in a row, and the text up to the next message."""
     entries: list[Page] = []
-    for _, title, text in _parts(source("errors")):
+    for _, title, text in _split_parts(source("errors")):
         messages: list[str] = []
-        kinds = _kinds(text, 0)
+        kinds = _page_kinds(text, 0)
         matches = list(_MESSAGE.finditer(text))
         for match, follower in zip(matches, [*matches[1:], None], strict=True):
             messages.append(match[1])
             position = match.end()
             answer = text[position : follower.start() if follower else len(text)]
-            body = _body(_KINDS.sub("", answer).strip())
+            body = _parse_body(_KINDS.sub("", answer).strip())
             if body:
                 entries.append(Page(title, tuple(messages), body, kinds=kinds))
                 messages = []
-                kinds = _kinds(text, position)
+                kinds = _page_kinds(text, position)
     return entries
 
 
-def _kinds(text: str, position: int) -> tuple[str, ...]:
+def _page_kinds(text: str, position: int) -> tuple[str, ...]:
     found = _KINDS.search(text, position)
     return () if found is None else tuple(found[1].split())
 
 
-def _body(text: str) -> tuple[Block, ...]:
+def _parse_body(text: str) -> tuple[Block, ...]:
     text = _RUN.sub(lambda match: f"\n\n$ {match[2] or match[1]}\n\n", text)
     text = _CONSOLE.sub(lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text)
     blocks: list[Block] = []

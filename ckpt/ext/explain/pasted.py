@@ -45,12 +45,12 @@ _ENTITIES = ("&quot;", "&#", "&lt;", "&gt;", "&apos;")
 _QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "})
 
 
-def spaced(pattern: str) -> str:
+def spaced_pattern(pattern: str) -> str:
     """A pattern in which each space stands for any white space, for terminals wrap lines. Classes keep theirs."""
     return _SPACE.sub(r"\\s{1,40}", pattern)
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return a text without colours and marks of logs, with each turn of a progress bar on its own line.
 
     A text that a log has written as a string of JSON or Python is read as the text that it was.
@@ -60,10 +60,10 @@ def plain(text: str) -> str:
         text = html.unescape(text)
     text = text.translate(_QUOTES) if not text.isascii() else text
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return "\n".join(_bare(line) for line in lines)
+    return "\n".join(_strip_marks(line) for line in lines)
 
 
-def _bare(line: str) -> str:
+def _strip_marks(line: str) -> str:
     """A line without the marks before it."""
     if "\\n" in line and ("\\t" in line or '\\"' in line or line.lstrip().startswith(("{", '"', "'"))):
         line = _WRITTEN.sub(lambda match: _BREAKS.get(match[1], match[1]), line)

@@ -9,7 +9,7 @@ from ckpt.commands.inspect.numbering import numbering_lines
 from ckpt.ext.explain import Explanation, Page
 from ckpt.ext.explain.case import Answer, Shapes, Statement
 from ckpt.model.text import and_more, show
-from ckpt.surface.text.lines import Line, hung, lined_up, pasted_line, wrapped
+from ckpt.surface.text.lines import Line, hanging_lines, lined_up, pasted_line, wrap_text
 
 _WIDEST = 100
 """Columns beyond which a paragraph is hard to read."""
@@ -33,12 +33,12 @@ def page_lines(page: Page, width: int | None) -> list[Line]:
             out += [
                 [(f"  {line}", "")]
                 for text in message.splitlines()
-                for line in _hung(text.strip(), width - 2)
+                for line in _hanging_lines(text.strip(), width - 2)
             ]
-    return [*out, *_body(page, width)]
+    return [*out, *_body_lines(page, width)]
 
 
-def _body(page: Page, width: int, *, commands: bool = True) -> list[Line]:
+def _body_lines(page: Page, width: int, *, commands: bool = True) -> list[Line]:
     """The paragraphs of a page, with or without its commands."""
     out: list[Line] = []
     last = ""
@@ -56,7 +56,7 @@ def _body(page: Page, width: int, *, commands: bool = True) -> list[Line]:
             out.append([(f"  {block.text}", "command")])
         else:
             lead = "- " if block.kind == "item" else ""
-            first, *more = wrapped(lead + block.text, width, len(lead))
+            first, *more = wrap_text(lead + block.text, width, len(lead))
             out.append([(first, "")])
             out += [[(" " * len(lead) + line, "")] for line in more]
         last = block.kind
@@ -82,13 +82,13 @@ def answer_lines(found: Explanation, width: int | None) -> list[Line]:
         out += [[], *_statement_lines(statement, narrow, width)]
     if found.page is not None and found.page.code is None:
         has_own = bool(answer.path) or any(row.command for row in answer.statements)
-        out += _body(found.page, narrow, commands=not has_own)
+        out += _body_lines(found.page, narrow, commands=not has_own)
     return out
 
 
 def _shape_lines(answer: Answer, width: int | None) -> list[Line]:
     rows = [["NAME", "CHECKPOINT", "MODEL"]]
-    for row in _folded(answer.shapes):
+    for row in _fold_layers(answer.shapes):
         in_file = "not there" if row.file is None else str(list(row.file))
         rows.append([show(row.name, None), in_file, str(list(row.model))])
     return lined_up(rows, 0, width=width)
@@ -98,7 +98,7 @@ _NUMBER = re.compile(r"(?<=\.)\d{1,6}(?=\.)")
 """The number of a layer between the dots of a name."""
 
 
-def _folded(shapes: Sequence[Shapes]) -> list[Shapes]:
+def _fold_layers(shapes: Sequence[Shapes]) -> list[Shapes]:
     """Shapes with the layers that differ in their number alone as one row: `layers.0-17.norm.weight`."""
     groups: dict[tuple[object, ...], list[Shapes]] = {}
     for row in shapes:
@@ -125,7 +125,7 @@ def _name_of_layers(names: Sequence[str]) -> str | None:
 
 def _statement_lines(statement: Statement, narrow: int, width: int | None) -> list[Line]:
     """A statement, its names one per line, and its command."""
-    out = [[(line, "")] for line in wrapped(statement.text, narrow, 0)] if statement.text else []
+    out = [[(line, "")] for line in wrap_text(statement.text, narrow, 0)] if statement.text else []
     out += [[(f"  {show(name, None)}", "")] for name in statement.names[:_MOST_NAMES]]
     if len(statement.names) > _MOST_NAMES:
         out.append([(f"  and {len(statement.names) - _MOST_NAMES:,} more (--json lists all)", "")])
@@ -134,8 +134,8 @@ def _statement_lines(statement: Statement, narrow: int, width: int | None) -> li
     return out
 
 
-def _hung(text: str, width: int) -> list[str]:
-    first, *more = wrapped(text, width)
+def _hanging_lines(text: str, width: int) -> list[str]:
+    first, *more = wrap_text(text, width)
     return [first, *(f"  {line}" for line in more)]
 
 
@@ -146,9 +146,9 @@ def list_lines(pages: Sequence[Page], width: int | None) -> list[Line]:
     out: list[Line] = [[(f"{'CODE':<{size}}{'LEVEL':<9}FINDING", "head")]]
     for row in codes:
         head: Line = [(row.code, row.level), (" " * (size - len(row.code)), ""), (f"{row.level:<9}", "")]
-        out += hung(head, row.title, width)
+        out += hanging_lines(head, row.title, width)
     out += [[], [("ERRORS OF PYTORCH", "head")]]
     for page in pages:
         if page.code is None:
-            out += hung([], page.word, width, 2)
+            out += hanging_lines([], page.word, width, 2)
     return out

@@ -24,7 +24,7 @@ from ckpt.ext.dcp.file_names import (
     BACKEND,
     COMMON,
     LIGHTNING,
-    companion,
+    find_companion,
     is_of_accelerate,
     is_part,
     of_zarr,
@@ -34,7 +34,7 @@ from ckpt.formats.common.parallel import LLAMA, PARAMS, llama_in
 from ckpt.formats.format import Probe
 from ckpt.formats.zarr import AS_DIST, has_arrays
 from ckpt.model.errors import LimitError, UnreadableError, UnsupportedError
-from ckpt.model.names import Path, natural
+from ckpt.model.names import Path, natural_sort_key
 from ckpt.model.text import and_more, show
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ def paths_of(metadata: Metadata) -> dict[str, Path]:
     return paths | {name: ("objects", name) for name in metadata.objects}
 
 
-def latest(folder: Location, names: Sequence[str]) -> tuple[Location, str] | None:
+def latest_iteration(folder: Location, names: Sequence[str]) -> tuple[Location, str] | None:
     """The folder of the newest iteration, and its name with a slash; None without the file that names it.
 
     Raises UnreadableError where it names something else than a folder in this one.
     """
     if LATEST not in names:
         return None
-    iteration = _said(folder)
+    iteration = _read_latest(folder)
     tag = iteration if iteration == "release" else f"iter_{int(iteration):07d}"
     if f"{tag}/" not in names:
         there = and_more([show(name[:-1], 80) for name in names if ITERATION.fullmatch(name)], 4)
@@ -92,7 +92,7 @@ def latest(folder: Location, names: Sequence[str]) -> tuple[Location, str] | Non
         raise UnreadableError(f"{LATEST} names {tag}, which is a link") from None
 
 
-def _said(folder: Location) -> str:
+def _read_latest(folder: Location) -> str:
     """Read the text of the file: a number, or `release`. Raises UnreadableError."""
     source = folder.child(LATEST, "no").open()
     try:
@@ -109,7 +109,7 @@ def _said(folder: Location) -> str:
 def ranks_in(folder: Location, names: Sequence[str]) -> list[tuple[str, Location]]:
     """The files of the ranks by their paths below the folder, in the order of the ranks. No link is followed."""
     files: list[tuple[str, Location]] = []
-    for name in sorted(names, key=natural):
+    for name in sorted(names, key=natural_sort_key):
         if not name.endswith("/") or RANK.fullmatch(name[:-1]) is None:
             continue
         rank = folder.child(name[:-1], "no")
@@ -123,7 +123,7 @@ def refuse_zarr(folder: Location, names: Sequence[str]) -> None:
 
     One that lost its `metadata.json` has `common.pt` beside these folders.
     """
-    has_document = bool(companion(folder, [name for name in names if name == BACKEND]))
+    has_document = bool(find_companion(folder, [name for name in names if name == BACKEND]))
     is_zarr = of_zarr(folder) if has_document else COMMON in names and has_arrays(folder)
     if is_zarr:
         raise UnsupportedError(
@@ -134,7 +134,7 @@ def refuse_zarr(folder: Location, names: Sequence[str]) -> None:
 def unread_in(folder: Location) -> tuple[str, ...]:
     """Return what belongs to a checkpoint that `refuse_zarr` refuses, as paths below the folder that it was found in."""
     names = folder.names()
-    newest = latest(folder, names)
+    newest = latest_iteration(folder, names)
     every = [
         file
         for name in names
@@ -156,7 +156,7 @@ def rank_of(name: str, experts: bool) -> str:
     )
 
 
-def missing(names: Sequence[str], sizes: Sequence[int]) -> list[str]:
+def missing_ranks(names: Sequence[str], sizes: Sequence[int]) -> list[str]:
     """The folders of ranks that are not among `names`, by the sizes of the tensor and pipeline parallel groups."""
     tensor, pipeline = sizes
     if tensor * pipeline > _RANKS:
@@ -190,7 +190,7 @@ def place_of(probe: Probe) -> Location | None:
 
 def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
     """Return the plan of a folder that a framework has around its data, or None. Raises CkptError."""
-    newest = latest(folder, names)
+    newest = latest_iteration(folder, names)
     if newest is not None:
         data, prefix = newest
         plan = _of_data(data, data.names(), prefix) or _of_ranks(data, data.names(), prefix)
@@ -251,7 +251,7 @@ def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None
     """A distributed checkpoint with a file of Lightning or Megatron beside it; one of Megatron may lack the file."""
     if not any(map(is_part, names)):
         return None
-    mark = companion(folder, names)
+    mark = find_companion(folder, names)
     if not mark and not prefix:
         return None
     data = Part(f"{prefix}.metadata", folder, "model", "dcp", is_model=True)
@@ -260,12 +260,12 @@ def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None
         steps = Fact("epoch", ("meta", "epoch")), Fact("step", ("meta", "global_step"))
         return Plan("DCP beside meta.pt", parts, steps, path=folder.name)
     common = (Part(prefix + COMMON, folder.child(COMMON, "cache"), "common"),) if COMMON in names else ()
-    facts = Fact("iteration", ("common", "iteration")), *_facts(("common",))
+    facts = Fact("iteration", ("common", "iteration")), *_argument_facts(("common",))
     layout = "Megatron checkpoint, torch_dist"
     return Plan(layout, (data, *common), facts, path=folder.name, tree=paths_of)
 
 
-def _facts(path: tuple[str, ...]) -> list[Fact]:
+def _argument_facts(path: tuple[str, ...]) -> list[Fact]:
     return [Fact(label, (*path, "args", name)) for label, name in _ARGS]
 
 
@@ -281,7 +281,7 @@ def _of_ranks(folder: Location, names: Sequence[str], prefix: str) -> Plan | Non
         key = "" if alone else rank if file == FILES[0] else f"{rank}_{file.partition('.')[0]}"
         parts.append(Part(prefix + path, location, key, is_model=alone))
     first = () if alone else (parts[0].key,)
-    facts = Fact("iteration", (*first, "iteration")), *_facts(first)
+    facts = Fact("iteration", (*first, "iteration")), *_argument_facts(first)
     layout = "Megatron checkpoint" if alone else "Megatron checkpoint, ranks side by side"
     return Plan(layout, tuple(parts), facts, path=folder.name, is_ranks=not alone)
 

@@ -13,7 +13,7 @@ from ckpt.formats.common.sets import ShardSet, sets_in
 from ckpt.formats.format import Probe
 from ckpt.model.errors import FolderError, NotOpenedError, UnreadableError
 from ckpt.model.limits import parse_json
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.text import Json, and_more, show
 
 DIFFUSERS = "model_index.json"
@@ -28,7 +28,7 @@ def plan_of(probe: Probe) -> Plan | None:
     folder = place_of(probe)
     if folder is None:
         return None
-    names = _names(folder)
+    names = _folder_names(folder)
     plan = plan_in(folder, names)
     if plan is not None or not probe.is_folder or any(map(is_part, names)):
         return plan  # a distributed checkpoint, whatever lies beside it
@@ -36,30 +36,35 @@ def plan_of(probe: Probe) -> Plan | None:
     if SPEECHBRAIN.is_in(files):
         return Plan(SPEECHBRAIN.name, tuple(_by_rules(folder, names, SPEECHBRAIN)))
     for name, keys_in, layout, facts in (
-        (DIFFUSERS, _pipeline, "diffusers pipeline", (Fact("pipeline", ("model_index", "_class_name")),)),
-        (SENTENCE_TRANSFORMERS, _modules, "sentence-transformers model", ()),
+        (
+            DIFFUSERS,
+            _pipeline_folders,
+            "diffusers pipeline",
+            (Fact("pipeline", ("model_index", "_class_name")),),
+        ),
+        (SENTENCE_TRANSFORMERS, _module_folders, "sentence-transformers model", ()),
     ):
         if name in files:
-            keys = keys_in(_json(probe, name), names)
+            keys = keys_in(_read_json(probe, name), names)
             plan = None if keys is None else _in_folders(probe, keys)
             if plan is not None:
                 index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
                 return plan._replace(layout=layout, parts=(*plan.parts, *index), facts=facts)
-    plan = _flat(probe, names, shards_in(folder, names))
+    plan = _flat_plan(probe, names, shards_in(folder, names))
     if plan is None or "latest" not in files:
         return plan
     below = [name.rstrip("/") for name in names if is_tag(name)]
     return plan._replace(unread=(*plan.unread, *((name, plan.parts[0].file) for name in below)))
 
 
-def _flat(probe: Probe, names: list[str], shards: list[Part]) -> Plan | None:
+def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | None:
     """The plan of one folder with one model, or with the numbered models of accelerate.
 
     `shards` are the models and optimizers that it saved as distributed checkpoints.
     """
     folder = probe.location
     files = [name for name in names if not name.endswith("/")]
-    parts, unread = _weights(probe, folder, files, "")
+    parts, unread = _weight_files(probe, folder, files, "")
     if parts:
         unread += [(part.file, parts[0].file) for part in shards if part.is_model]
         parts += [part for part in shards if not part.is_model]
@@ -85,7 +90,7 @@ def _flat(probe: Probe, names: list[str], shards: list[Part]) -> Plan | None:
     return Plan(label, tuple(parts), tuple(facts), tuple(unread))
 
 
-def _weights(
+def _weight_files(
     probe: Probe, folder: Location, files: list[str], key: str
 ) -> tuple[list[Part], list[tuple[str, str]]]:
     """The files of weights of one folder, and those that are not read, each with the one that is read instead.
@@ -97,13 +102,13 @@ def _weights(
         rows = chosen.files if not key else [(chosen.files[0][0], key)]
         parts = [Part(name, folder.child(name), own, is_model=True) for name, own in rows]
         return parts, [(name, parts[0].file) for name in chosen.unread]
-    shards = _unindexed(probe, folder, files)
+    shards = _unindexed_shards(probe, folder, files)
     if shards is None:
         return [], []
     return [Part(shards.label, folder, key, "shards", is_model=True, shards=shards)], []
 
 
-def _unindexed(probe: Probe, folder: Location, files: list[str]) -> ShardSet | None:
+def _unindexed_shards(probe: Probe, folder: Location, files: list[str]) -> ShardSet | None:
     """The shards of one model without an index, or None. Raises FolderError where there are several models.
 
     Of two sets of one model, the one that lacks no shard is meant.
@@ -127,7 +132,7 @@ def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Pa
     """The files that a layout names. A folder in the place of one is a part that cannot be read."""
     parts: list[Part] = []
     for rule in layout.rules:
-        for name in sorted(names, key=natural):
+        for name in sorted(names, key=natural_sort_key):
             file = name.rstrip("/")
             match = re.fullmatch(rule.pattern, file)
             if match is not None and all(part.file != file for part in parts):
@@ -146,8 +151,8 @@ def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
     unread: list[tuple[str, str]] = []
     for name, key in keys.items():
         below = folder.child(name, "no") if name else folder
-        files = [file for file in _names(below) if not file.endswith("/")]
-        own, others = _weights(probe, below, files, key)
+        files = [file for file in _folder_names(below) if not file.endswith("/")]
+        own, others = _weight_files(probe, below, files, key)
         prefix = f"{name}/" if name else ""
         parts += [part._replace(file=prefix + part.file) for part in own[:1]]
         unread += [(prefix + other, prefix + file) for other, file in others]
@@ -156,14 +161,14 @@ def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
     return Plan("", tuple(parts), unread=tuple(unread)) if parts else None
 
 
-def _pipeline(index: Json, names: list[str]) -> dict[str, str] | None:
+def _pipeline_folders(index: Json, names: list[str]) -> dict[str, str] | None:
     """The folders of the parts that `model_index.json` names: each part has the class that loads it."""
     if not isinstance(index, dict):
         return None
     return {name: name for name in index if is_plain_name(name) and f"{name}/" in names}
 
 
-def _modules(modules: Json, names: list[str]) -> dict[str, str] | None:
+def _module_folders(modules: Json, names: list[str]) -> dict[str, str] | None:
     """Return the folders that `modules.json` names, or None for a file of another program with this name.
 
     The first module may lie in the folder itself. Its key is what its own folder was called in earlier versions:
@@ -185,12 +190,12 @@ def _modules(modules: Json, names: list[str]) -> dict[str, str] | None:
     return keys or None
 
 
-def _json(probe: Probe, name: str) -> Json:
+def _read_json(probe: Probe, name: str) -> Json:
     data = read_file(probe.location.child(name), probe.limits, name)
     return parse_json(data, name, probe.budget, constants=True)
 
 
-def _names(folder: Location) -> list[str]:
+def _folder_names(folder: Location) -> list[str]:
     """The names in a folder; an empty list when it cannot be read."""
     try:
         return folder.names()

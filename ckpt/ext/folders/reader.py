@@ -16,7 +16,7 @@ from ckpt.ext.folders import FORMAT, distributed
 from ckpt.ext.folders.layouts import Fact, Part, Plan
 from ckpt.ext.folders.plan import plan_of
 from ckpt.formats.common.file_set import FileSet, is_damage, not_read
-from ckpt.formats.common.merge import merged
+from ckpt.formats.common.merge import merge_members
 from ckpt.formats.common.mixed_steps import find_difference, refuse_mixed
 from ckpt.formats.common.parallel import llama_in, notice_of
 from ckpt.formats.format import INDEXES, Check, ChecksumReport, List, Probe
@@ -29,7 +29,7 @@ from ckpt.model.nodes import Node, dict_of
 from ckpt.model.rows import replace
 from ckpt.model.text import Json, and_more, show
 from ckpt.tree.view import SCALARS, look
-from ckpt.tree.walk import flatten
+from ckpt.tree.walk import flatten_tree
 
 _SHOWN = 8
 
@@ -62,7 +62,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
                 continue
             notices.append(notice)
             lost.append(Absence(part.key or part.file, notice.message))
-        whole = _whole(probe, plan, members, notices)
+        whole = _join_members(probe, plan, members, notices)
         return replace(whole, account=whole.account.without_values(lost)) if lost else whole
 
 
@@ -71,14 +71,14 @@ def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoi
     if part.kind == "folder":
         raise UnreadableError("a folder, not a file")
     if part.kind == "dcp":
-        checkpoint = dcp.read(_inner(part, plan, probe), limits, plan.tree)
+        checkpoint = dcp.read(_part_probe(part, plan, probe), limits, plan.tree)
         if plan.tree is not None:
             checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
         return checkpoint
     if part.shards is not None:
         from ckpt.formats.sharded.reader import read_set  # here: few folders hold shards without an index
 
-        return read_set(_inner(part, plan, probe), part.shards, limits)
+        return read_set(_part_probe(part, plan, probe), part.shards, limits)
     if part.kind == "json":
         return read_json(part.at, part.file, limits, probe.budget)
     text = None
@@ -99,7 +99,7 @@ def _key_of(part: Part, plan: Plan, checkpoint: Checkpoint, before: Sequence[Mem
     return "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
 
 
-def _inner(part: Part, plan: Plan, probe: Probe) -> Probe:
+def _part_probe(part: Part, plan: Plan, probe: Probe) -> Probe:
     """The probe of a part that is a folder."""
     return Probe(part.at, probe.limits, probe.open, plan.mark(part), probe.budget, probe.partial)
 
@@ -115,7 +115,9 @@ def _free_key(part: Part, plan: Plan, checkpoint: Checkpoint) -> str:
     return ""
 
 
-def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequence[Notice]) -> Checkpoint:
+def _join_members(
+    probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequence[Notice]
+) -> Checkpoint:
     if not any(member.checkpoint.sources for member in members):
         problem = notices[0].message if notices else "no checkpoint in this folder"
         raise UnreadableError(problem)
@@ -125,68 +127,68 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         path = probe.path if members[0].file.endswith(INDEXES) or plan.parts[0].shards else only.path
         result = replace(only, path=path, account=only.account.with_notices(*notices))
         if plan.path:
-            result = replace(result, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
+            result = replace(result, layout=plan.layout, facts=tuple(_read_facts(only.root, plan.facts)))
         return result
-    whole = merged(plan.path or probe.path, FORMAT.name, members)
-    facts = [*_facts(whole.root, plan.facts)]
+    whole = merge_members(plan.path or probe.path, FORMAT.name, members)
+    facts = [*_read_facts(whole.root, plan.facts)]
     # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
     difference = find_difference(
-        _headers([row for row in members if row.key.startswith("random_states")], "step")
+        _member_counters([row for row in members if row.key.startswith("random_states")], "step")
     )
     if difference is not None:
         notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:
-        refuse_mixed(_headers(members, "iteration"))
-        notices = [*notices, *_missing_ranks(members), *_parallel(plan, members, probe)]
-        facts += _ranks(members)
+        refuse_mixed(_member_counters(members, "iteration"))
+        notices = [*notices, *_missing_ranks(members), *_parallel_notices(plan, members, probe)]
+        facts += _rank_facts(members)
     return replace(
         whole,
         traits=whole.traits._replace(is_set=whole.traits.is_set or plan.is_ranks),
-        layout=_layout(plan, whole.root),
-        parts=tuple(_files(members)),
+        layout=_layout_name(plan, whole.root),
+        parts=tuple(_list_files(members)),
         facts=tuple(facts),
         account=whole.account.after(notices),
     )
 
 
-def _layout(plan: Plan, root: Node) -> str:
+def _layout_name(plan: Plan, root: Node) -> str:
     """The name of the layout. Other programs than Lightning may have a `meta.pt`."""
-    is_lightning = isinstance(_at(root, ("meta", "pytorch-lightning_version")), str)
+    is_lightning = isinstance(_node_at(root, ("meta", "pytorch-lightning_version")), str)
     return "Lightning checkpoint, DCP" if is_lightning else plan.layout
 
 
-def _ranks(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
+def _rank_facts(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
     """Yield the rank of each file."""
     for member in members[:_SHOWN]:
-        if _folder(member) == member.key:
-            experts = _at(member.checkpoint.root, ("args", distributed.SIZES[2]))
-            pipeline = _at(member.checkpoint.root, ("args", distributed.SIZES[1]))
+        if _folder_of_member(member) == member.key:
+            experts = _node_at(member.checkpoint.root, ("args", distributed.SIZES[2]))
+            pipeline = _node_at(member.checkpoint.root, ("args", distributed.SIZES[1]))
             is_of_experts = isinstance(experts, int) and experts > 1 and pipeline == 1
             yield member.key, distributed.rank_of(member.key, is_of_experts)
 
 
-def _headers(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[str, Node]]]:
+def _member_counters(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[str, Node]]]:
     """The counter of each file that has one."""
     for member in members:
-        node = _at(member.checkpoint.root, (key,))
+        node = _node_at(member.checkpoint.root, (key,))
         if node is not None:
             yield show(member.file, 80), {key: node}
 
 
 def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
     """Return a notice about missing ranks, by the sizes in the arguments of the first rank."""
-    sizes = [_at(members[0].checkpoint.root, ("args", name)) for name in distributed.SIZES[:2]]
+    sizes = [_node_at(members[0].checkpoint.root, ("args", name)) for name in distributed.SIZES[:2]]
     counts = [size for size in sizes if type(size) is int and size > 0]
     if len(counts) < len(sizes):
         return []
-    lost = distributed.missing([_folder(member) for member in members], counts)
+    lost = distributed.missing_ranks([_folder_of_member(member) for member in members], counts)
     if not lost:
         return []
     listed = and_more(lost, _SHOWN)
     return [Notice("incomplete", f"files of {len(lost):,} of {prod(counts):,} ranks are missing: {listed}")]
 
 
-def _parallel(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[Notice]:
+def _parallel_notices(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[Notice]:
     """Yield a notice about ranks of tensor parallelism, and one about the files of Llama that are not there."""
     files = distributed.parallel_of([member.file for member in members])
     ranks = [(member.file, member.checkpoint) for member in members if member.file in files]
@@ -203,12 +205,12 @@ def _parallel(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[N
         )
 
 
-def _folder(member: Member) -> str:
+def _folder_of_member(member: Member) -> str:
     """The folder that a file lies in, without those above it."""
     return member.file.rpartition("/")[0].rpartition("/")[2]
 
 
-def _files(members: Sequence[Member]) -> Iterator[str]:
+def _list_files(members: Sequence[Member]) -> Iterator[str]:
     """The files that were read: of an index its shards."""
     for member in members:
         folder, slash, _ = member.file.rpartition("/")
@@ -217,16 +219,16 @@ def _files(members: Sequence[Member]) -> Iterator[str]:
             yield member.file
 
 
-def _facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]:
+def _read_facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]:
     for fact in facts:
-        node = _at(root, fact.path)
+        node = _node_at(root, fact.path)
         if type(node) not in SCALARS or node is None:
             continue
-        default = look(_at(root, (fact.path[0], fact.unless))).keys if fact.unless else ()
+        default = look(_node_at(root, (fact.path[0], fact.unless))).keys if fact.unless else ()
         yield f"{fact.label} by default" if default else fact.label, node
 
 
-def _at(root: Node, path: Path) -> Node:
+def _node_at(root: Node, path: Path) -> Node:
     """Return the node at a path below dicts, lists and objects, or None."""
     for key in path:
         view = look(root)
@@ -261,10 +263,10 @@ def checksums(
                 from ckpt.formats.sharded.index import unindexed  # here: as in `_member`
                 from ckpt.formats.sharded.reader import checksums_of
 
-                inner = _inner(part, plan, probe)
+                inner = _part_probe(part, plan, probe)
                 report = checksums_of(inner, unindexed(inner, part.shards, limits), check)
             elif part.kind == "dcp":
-                inner = _inner(part, plan, probe)
+                inner = _part_probe(part, plan, probe)
                 from ckpt.ext.dcp.verifier import checksums as checked  # here: only who checks pays for it
 
                 report = checked(inner, limits, executor, progress, check)
@@ -324,7 +326,7 @@ def read_json(location: Location, name: str, limits: Limits, budget: Budget) -> 
     Raises UnreadableError, LimitError.
     """
     data = read_file(location, limits, name)
-    return _document(
+    return _document_checkpoint(
         location, len(data), _JSON, parse_json(data, "JSON", budget, constants=True), limits, budget
     )
 
@@ -349,30 +351,30 @@ def read_text(location: Location, name: str, limits: Limits, budget: Budget) -> 
     if not text.strip() or any(ord(letter) < 0x20 and letter not in "\t\r\n" for letter in text):
         return None
     budget.charge(10 * len(data), name)
-    return _document(location, len(data), _TEXT, _values(text), limits, budget)
+    return _document_checkpoint(location, len(data), _TEXT, _parse_lines(text), limits, budget)
 
 
-def _document(
+def _document_checkpoint(
     location: Location, nbytes: int, traits: Traits, value: Json, limits: Limits, budget: Budget
 ) -> Checkpoint:
-    root = _node(value, limits, 0)
+    root = _json_node(value, limits, 0)
     # Without containers: a document is never a section, whatever its keys are.
-    values = tuple(flatten(_node(_shown(value), limits, 0), limits, budget).values)
+    values = tuple(flatten_tree(_json_node(_without_tables(value), limits, 0), limits, budget).values)
     return Checkpoint(location.name, traits.label, traits, nbytes, root, (), (), values)
 
 
-def _node(value: Json, limits: Limits, depth: int) -> Node:
+def _json_node(value: Json, limits: Limits, depth: int) -> Node:
     if depth > limits.depth:
         raise LimitError("the document is nested too deep", "depth", limits.depth)
     if isinstance(value, dict):
-        return dict_of((key, _node(child, limits, depth + 1)) for key, child in value.items())
+        return dict_of((key, _json_node(child, limits, depth + 1)) for key, child in value.items())
     if isinstance(value, list):
-        return [_node(child, limits, depth + 1) for child in value]
+        return [_json_node(child, limits, depth + 1) for child in value]
     assert value is None or isinstance(value, (str, int, float))  # nothing else is in JSON
     return value
 
 
-def _shown(value: Json) -> Json:
+def _without_tables(value: Json) -> Json:
     """A document without its tables: `log_history` has a row for each step. `ckpt get` finds them in the tree."""
     if not isinstance(value, dict):
         return value
@@ -389,23 +391,23 @@ _FRACTION = re.compile(r"-?(?:0|[1-9]\d{0,30})\.\d{0,30}(?:[eE][-+]?\d{1,3})?")
 _WORDS: dict[str, Json] = {"true": True, "false": False, "null": None}
 
 
-def _values(text: str) -> Json:
+def _parse_lines(text: str) -> Json:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = [_LINE.fullmatch(line.rstrip()) for line in lines]
-    pairs = {row[1]: _scalar(row[2]) for row in rows if row is not None and _is_plain(row[2])}
+    pairs = {row[1]: _parse_scalar(row[2]) for row in rows if row is not None and _is_plain(row[2])}
     if lines and len(pairs) == len(lines):
         return pairs
-    return _scalar(lines[0].strip()) if len(lines) == 1 else text
+    return _parse_scalar(lines[0].strip()) if len(lines) == 1 else text
 
 
 def _is_plain(text: str) -> bool:
     """Tell whether YAML reads a text as it stands: no quotes, no brackets, no comment."""
     return (text[0] not in "'\"[]{}&*!|>%@`,?#-" and " #" not in text) or isinstance(
-        _scalar(text), (int, float)
+        _parse_scalar(text), (int, float)
     )
 
 
-def _scalar(text: str) -> Json:
+def _parse_scalar(text: str) -> Json:
     if _WHOLE.fullmatch(text):
         return int(text)
     if _FRACTION.fullmatch(text):

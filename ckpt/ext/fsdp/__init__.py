@@ -89,7 +89,7 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
         sets = sets_in(probe.location.names())
     except CkptError:
         return None
-    strays = _strays(sets)
+    strays = _stray_sets(sets)
     sets = [ranks for ranks in sets if ranks not in strays]
     if not sets or len(sets) > _MOST or len({re.sub(r"\d+", "", ranks.stem) for ranks in sets}) < len(sets):
         return None
@@ -97,7 +97,7 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
     return (chosen, [*(ranks for ranks in sets if ranks not in chosen), *strays]) if chosen else None
 
 
-def _strays(sets: list[RankSet]) -> list[RankSet]:
+def _stray_sets(sets: list[RankSet]) -> list[RankSet]:
     """The sets that are not whole, beside the only whole one of the same name."""
     strays: list[RankSet] = []
     for stem in {ranks.stem for ranks in sets}:

@@ -17,7 +17,7 @@ from ckpt.elements.blocks import elements, is_permuted, same_bytes
 from ckpt.elements.boxes import Box, Boxes, boxes_in
 from ckpt.ext.fsdp import FORMAT, RankSet, sets_of
 from ckpt.formats.common import pickled
-from ckpt.formats.common.coverage import fault, grid_of, indices
+from ckpt.formats.common.coverage import find_fault, format_box, grid_of
 from ckpt.formats.common.file_set import CheckpointFiles
 from ckpt.formats.common.mixed_steps import counters_of, find_strays, refuse_mixed
 from ckpt.formats.common.pickled import Contents
@@ -28,7 +28,7 @@ from ckpt.model.checkpoint import Checkpoint, Entry, Import, Origin, RecordedFil
 from ckpt.model.dtypes import contiguous
 from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.model.limits import TENSOR_MEMORY, Limits
-from ckpt.model.names import Path, dotted
+from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node, tensor_of
 from ckpt.model.rows import NamedTuple, dataclass, replace
 from ckpt.model.tensors import (
@@ -42,7 +42,7 @@ from ckpt.model.tensors import (
     parts_of,
     tensor_ref,
 )
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.pickle.sharded import DTENSORS, is_flat, is_sharded
 from ckpt.tree.find import counter
 
@@ -68,15 +68,17 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             stack.enter_context(ranks.closing_on_errors())
         for ranks in opened:
             ranks.open_ranks()
-        return _checkpoint(probe, opened, others, limits)
+        return _build_checkpoint(probe, opened, others, limits)
 
 
-def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], limits: Limits) -> Checkpoint:
+def _build_checkpoint(
+    probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], limits: Limits
+) -> Checkpoint:
     contents = Contents((), None, probe.mark, probe.budget)
     for other in others:
         first = show(next(iter(other.files.values())), 80)
         several = len(other.files) > 1
-        what = f"{first} and {plural(len(other.files) - 1, 'more file')}" if several else first
+        what = f"{first} and {counted_noun(len(other.files) - 1, 'more file')}" if several else first
         why = f"{'hold' if several else 'holds'} no parts of tensors"
         if any(other.stem == member.set.stem for member in sets):
             why = f"{'are' if several else 'is'} of another number of ranks"
@@ -92,7 +94,7 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
         root = Dict()
         root.set([opened.key for opened in sets], roots)
     every = [file for opened in sets for file in opened.by_rank.values()]
-    checkpoint = pickled.checkpoint(
+    checkpoint = pickled.make_checkpoint(
         probe.path,
         FORMAT.name,
         FORMAT.traits,
@@ -107,14 +109,14 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
     return replace(
         checkpoint,
         nbytes=sum(file.nbytes for file in every),
-        imports=tuple(_imports(sets)),
+        imports=tuple(_list_imports(sets)),
         weights_only=None,
         parts=tuple(name for opened in sets for name, _ in opened.marks()),
         sources=tuple(source for file in every for source in file.sources),
     )
 
 
-def _imports(sets: Sequence[_Set]) -> Iterator[Import]:
+def _list_imports(sets: Sequence[_Set]) -> Iterator[Import]:
     """Yield the imports of the files: known names once, all others with their file."""
     seen: set[tuple[str, str]] = set()
     for opened in sets:
@@ -135,7 +137,7 @@ def _tensors_of(file: Checkpoint, first: dict[Path, Tensor]) -> Checkpoint:
     slim: dict[int, Tensor] = {}  # what was one object stays one
     for entry in file.tensors:
         tensor, like = entry.tensor, first.get(entry.path)
-        shards, other = _shards(tensor), _shards(like)
+        shards, other = _tensor_shards(tensor), _tensor_shards(like)
         if id(tensor) in slim:
             continue
         if isinstance(tensor, Composite) and shards and other and shards.listed == other.listed:
@@ -184,13 +186,13 @@ class _Set(CheckpointFiles):
             if not is_partial:
                 refuse_mixed((show(ranks.files[other], 80), row) for other, row in counts.items())
                 counts = dict(islice(counts.items(), 1))
-            self._keep(rank, file, used)
+            self._keep_file(rank, file, used)
             used = self._probe.budget.used
         self.refuse_nothing()
         if is_partial:
             self._drop_strays(counts)
 
-    def _keep(self, rank: int, file: Checkpoint, used: int) -> None:
+    def _keep_file(self, rank: int, file: Checkpoint, used: int) -> None:
         """Keep a file: all of the first one that is whole, and the tensors alone of any other."""
         name = self.set.files[rank]
         self._gone[rank] = frozenset(self.cut_in(name))
@@ -247,13 +249,13 @@ class _Set(CheckpointFiles):
         refuse_flat(files[first].tensors)
         names = {entry.path: entry.name for entry in files[first].tensors}
         self._same_names(tensors, first)
-        missing = self._missing(tensors)
+        missing = self._missing_ranks(tensors)
         wholes: dict[int, TensorRef] = {}
         kept: dict[int, dict[int, Tensor]] = {}
         lost: list[tuple[str, str]] = []
         differ: list[Copies] = []
         for path, tensor in tensors[first].items():
-            name = self._full(names[path])
+            name = self._full_name(names[path])
             every = {
                 rank: entries[path]
                 for rank, entries in tensors.items()
@@ -272,7 +274,7 @@ class _Set(CheckpointFiles):
             kept[id(tensor)] = every
             if path[-1] == "step":
                 refuse_mixed((show(self.set.files[rank], 80), {name: one}) for rank, one in every.items())
-            whole = self._merged(name, every)
+            whole = self._merge_tensor(name, every)
             if whole.ref is not None and whole.ref is not tensor:
                 wholes[id(tensor)] = whole.ref
             if whole.hole is not None:
@@ -282,17 +284,17 @@ class _Set(CheckpointFiles):
             copies += whole.copies
             differ += [row for row in whole.copies if row.surely_differ][:1]
         beside = {
-            self._full(entry.name): None
+            self._full_name(entry.name): None
             for file in files.values()
             for entry in file.tensors
             if entry.path not in tensors[first]
         }
         lost += [(name, f"no file holds all of {show(name, 80)}") for name in beside]
-        notices += [*_lacking(self.set, missing, lost), *_differing(differ)]
-        return swapped(files[first].root, wholes)
+        notices += [*_missing_notices(self.set, missing, lost), *_differing_notices(differ)]
+        return swap_tensors(files[first].root, wholes)
 
-    def _full(self, name: str) -> str:
-        return f"{dotted((self.key,))}.{name}" if self.key else name
+    def _full_name(self, name: str) -> str:
+        return f"{dotted_name((self.key,))}.{name}" if self.key else name
 
     def _same_names(self, tensors: dict[int, dict[Path, Tensor]], first: int) -> None:
         """Raise UnreadableError where the ranks hold different tensors."""
@@ -302,25 +304,27 @@ class _Set(CheckpointFiles):
                 (tensors[first], paths, first, rank),
             ):
                 path = next((path for path in own if path not in others), None)
-                if path is not None and dotted(path) not in self._gone[lacks]:
+                if path is not None and dotted_name(path) not in self._gone[lacks]:
                     raise UnreadableError(
                         f"the files of the ranks hold different tensors: rank {there} has"
-                        f" {show(self._full(dotted(path)), 80)}, rank {lacks} lacks it"
+                        f" {show(self._full_name(dotted_name(path)), 80)}, rank {lacks} lacks it"
                     )
 
-    def _missing(self, tensors: dict[int, dict[Path, Tensor]]) -> tuple[list[int], int]:
+    def _missing_ranks(self, tensors: dict[int, dict[Path, Tensor]]) -> tuple[list[int], int]:
         """The ranks without a file, the first few of them, and how many ranks there are. Raises UnreadableError."""
         self._check_world(self.set.world, "its name says")
         claims: set[tuple[int, ...] | range] = set()
         worlds: dict[int, int] = {}
         for rank, entries in tensors.items():
             for path, tensor in entries.items():
-                place = _place(tensor)
+                place = _tensor_place(tensor)
                 if place is None:
                     continue
                 if place.rank not in (None, rank):
                     name = show(self.set.files[rank], 80)
-                    raise UnreadableError(f"{name}: {show(dotted(path), 80)} was saved by rank {place.rank}")
+                    raise UnreadableError(
+                        f"{name}: {show(dotted_name(path), 80)} was saved by rank {place.rank}"
+                    )
                 if isinstance(place, Piece):
                     claims.add(place.ranks or range(prod(place.mesh)))
                 elif place.world is not None:
@@ -359,7 +363,7 @@ class _Set(CheckpointFiles):
             raise UnreadableError(f"{name} was saved by one of {world} ranks, its name says {self.set.world}")
         return world
 
-    def _merged(self, name: str, every: dict[int, Tensor]) -> Whole:
+    def _merge_tensor(self, name: str, every: dict[int, Tensor]) -> Whole:
         """Return the whole tensor made of the tensors of the ranks.
 
         A tensor without pieces or shards is taken from the first rank. Raises UnreadableError.
@@ -371,30 +375,32 @@ class _Set(CheckpointFiles):
                 if tensor.detail in DTENSORS or is_sharded(tensor):
                     kind = "DTensor" if tensor.detail in DTENSORS else "ShardedTensor"
                     raise UnreadableError(f"{what} of rank {rank} is a {kind} that ckpt cannot place")
-        kinds = {(tensor.layout, tensor.dtype, tensor.shape, _kind(tensor)) for tensor in every.values()}
+        kinds = {
+            (tensor.layout, tensor.dtype, tensor.shape, _tensor_kind(tensor)) for tensor in every.values()
+        }
         if len(kinds) > 1:
             raise UnreadableError(f"the ranks disagree on the dtype, the size or the kind of {what}")
         if isinstance(first, TensorRef):
             refs = {rank: tensor for rank, tensor in every.items() if isinstance(tensor, TensorRef)}
             return Whole(first, copies_of(name, first.storage.id, refs), None)
-        if _kind(first) == "other":
+        if _tensor_kind(first) == "other":
             return Whole(None, _copies_of_parts(name, every), None)
         parts = {rank: tensor for rank, tensor in every.items() if isinstance(tensor, Composite)}
-        gather = from_pieces if _kind(first) == "piece" else from_shards
+        gather = from_pieces if _tensor_kind(first) == "piece" else from_shards
         return gather(name, f"{self._mark}{name}", parts)
 
 
-def _kind(tensor: Tensor) -> str:
+def _tensor_kind(tensor: Tensor) -> str:
     if not isinstance(tensor, Composite):
         return "other"
     return "piece" if tensor.piece is not None else "shards" if tensor.shards is not None else "other"
 
 
-def _shards(tensor: Tensor | None) -> Shards | None:
+def _tensor_shards(tensor: Tensor | None) -> Shards | None:
     return tensor.shards if isinstance(tensor, Composite) else None
 
 
-def _place(tensor: Tensor) -> Piece | Shards | None:
+def _tensor_place(tensor: Tensor) -> Piece | Shards | None:
     return (tensor.piece or tensor.shards) if isinstance(tensor, Composite) else None
 
 
@@ -406,13 +412,13 @@ def _copies_of_parts(name: str, every: dict[int, Tensor]) -> list[Copies]:
     return copies
 
 
-def _lacking(
+def _missing_notices(
     set: RankSet, missing: tuple[list[int], int], lost: Sequence[tuple[str, str]]
 ) -> Iterator[Notice]:
     """The files that are missing, and the tensors that lack parts of them."""
     some, gone = missing
     names = tuple(name for name, _ in lost)
-    more = f", and {plural(len(lost) - 1, 'more tensor')} lack parts too" if len(lost) > 1 else ""
+    more = f", and {counted_noun(len(lost) - 1, 'more tensor')} lack parts too" if len(lost) > 1 else ""
     account = f"{lost[0][1]}{more}" if lost else "the other ranks hold all of every tensor"
     if gone > 0:
         listed = and_more([*map(str, some)], len(some), total=gone)
@@ -422,10 +428,10 @@ def _lacking(
         yield Notice("incomplete", account, names)
 
 
-def _differing(differ: Sequence[Copies]) -> Iterator[Notice]:
+def _differing_notices(differ: Sequence[Copies]) -> Iterator[Notice]:
     """Yield one notice about the elements that several ranks hold with different values."""
     if differ:
-        more = f", and {plural(len(differ) - 1, 'more tensor')} differ" if len(differ) > 1 else ""
+        more = f", and {counted_noun(len(differ) - 1, 'more tensor')} differ" if len(differ) > 1 else ""
         text = f"{differ[0].text}{more}: rank {differ[0].ranks[0]} is read"
         yield Notice("ranks-differ", text, tuple(row.name for row in differ))
 
@@ -439,14 +445,15 @@ def checksums(
 ) -> ChecksumReport:
     with read(probe, limits) as checkpoint:
         assert isinstance(checkpoint.origin, RanksOrigin)
-        owners = dict(_owners(checkpoint))
+        owners = dict(_storage_owners(checkpoint))
         reports = [
-            _about(check(probe.location.child(name, "no"), mark).about(name), owners)
+            _with_owners(check(probe.location.child(name, "no"), mark).about(name), owners)
             for name, mark in checkpoint.origin.marks
         ]
         pairs = [copies for copies in checkpoint.origin.copies if not copies.surely_differ]  # else it is said
         tasks = [
-            Task(_same, (copies.one, copies.two), copies.one.nbytes + copies.two.nbytes) for copies in pairs
+            Task(_has_same_elements, (copies.one, copies.two), copies.one.nbytes + copies.two.nbytes)
+            for copies in pairs
         ]
         results = list(zip(pairs, run_each(executor, tasks), strict=True))
     damage = [Damage(copies.text, copies.id) for copies, same in results if same is False]
@@ -463,7 +470,7 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
     return [file for name in names for file in inner(probe.location.child(name, "no"), name)]
 
 
-def _same(first: TensorRef, second: TensorRef) -> bool | None:
+def _has_same_elements(first: TensorRef, second: TensorRef) -> bool | None:
     """Tell whether two ranks hold the same elements. Return None if checksums say that a file is damaged."""
     try:
         return same_bytes(elements(first), elements(second))
@@ -473,7 +480,7 @@ def _same(first: TensorRef, second: TensorRef) -> bool | None:
         return None
 
 
-def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+def _storage_owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Yield the id of each storage of a rank, and the id of the whole tensor that it is a part of."""
     assert isinstance(checkpoint.origin, RanksOrigin)
     for copies in checkpoint.origin.copies:
@@ -484,7 +491,7 @@ def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
             yield box.tensor().storage.id, storage.id
 
 
-def _about(report: ChecksumReport, owners: dict[str, str]) -> ChecksumReport:
+def _with_owners(report: ChecksumReport, owners: dict[str, str]) -> ChecksumReport:
     """A report on the file of a rank, about the whole tensors."""
     rows = [row._replace(storage=owners.get(row.storage or "", row.storage)) for row in report.damage]
     return report._replace(damage=tuple(rows))
@@ -533,7 +540,7 @@ def copies_of(name: str, id: str, refs: dict[int, TensorRef]) -> list[Copies]:
     ]
 
 
-def joined(name: str, id: str, like: Composite, boxes: Sequence[Box], copies: list[Copies]) -> Whole:
+def join_boxes(name: str, id: str, like: Composite, boxes: Sequence[Box], copies: list[Copies]) -> Whole:
     """Join the boxes that the ranks hold into one tensor.
 
     `like` is the tensor of one rank, `id` names the storage of the whole. Raises UnreadableError where two
@@ -542,7 +549,7 @@ def joined(name: str, id: str, like: Composite, boxes: Sequence[Box], copies: li
     what = show(name, 80)
     if like.dtype.nbytes(prod(like.shape)) >= _TOO_MANY:
         raise UnreadableError(f"{what} has more than 2^63 bytes")
-    defect = fault(like.shape, [(box.offsets, box.sizes) for box in boxes])
+    defect = find_fault(like.shape, [(box.offsets, box.sizes) for box in boxes])
     if defect is not None and defect.kind == "overlap":
         raise UnreadableError(f"two ranks hold {defect.where} of {what}")
     problem = f"{what} lacks {defect.where}" if defect is not None else None
@@ -571,7 +578,7 @@ def boxes_of(tensor: Composite, piece: Piece, coordinate: Sequence[int], what: s
         if placement.kind == "partial":
             raise UnreadableError(f"{what} is one summand of each rank (Partial), no part of a tensor")
         if placement.kind != "replicate":
-            along[placement.dim] = _cut(along[placement.dim], placement.split, position, count)
+            along[placement.dim] = _cut_runs(along[placement.dim], placement.split, position, count)
     sizes: tuple[int, ...] = tuple(sum(size for _, size in runs) for runs in along)
     if local.shape != sizes and (0 not in sizes or local.numel):
         raise UnreadableError(f"{what} has the shape {list(local.shape)}, its placements say {list(sizes)}")
@@ -581,10 +588,10 @@ def boxes_of(tensor: Composite, piece: Piece, coordinate: Sequence[int], what: s
         raise UnreadableError(f"{what} is cut into too many parts")
     if all(len(runs) == 1 for runs in along):
         return [Box(tuple(runs[0][0] for runs in along), sizes, local)]
-    return [Box(*box) for box in _parts(local, along)]
+    return [Box(*box) for box in _piece_boxes(local, along)]
 
 
-def _cut(runs: list[Run], split: int, index: int, count: int) -> list[Run]:
+def _cut_runs(runs: list[Run], split: int, index: int, count: int) -> list[Run]:
     """The indices that one of `count` ranks has, when each of `split` chunks of the indices is cut."""
     size = sum(length for _, length in runs)
     outer = -(-size // split)
@@ -596,13 +603,13 @@ def _cut(runs: list[Run], split: int, index: int, count: int) -> list[Run]:
             break
         inner = -(-length // count)
         begin, end = min(length, inner * index), min(length, inner * (index + 1))
-        cut += _taken(runs, first + begin, first + end)
+        cut += _take_runs(runs, first + begin, first + end)
         if len(cut) > _MOST:
             raise UnreadableError("a dimension is cut into too many parts")
     return cut or [(0, 0)]
 
 
-def _taken(runs: Sequence[Run], begin: int, end: int) -> Iterator[Run]:
+def _take_runs(runs: Sequence[Run], begin: int, end: int) -> Iterator[Run]:
     """The indices from the position `begin` to the position `end` of runs of indices."""
     position = 0
     for first, length in runs:
@@ -612,7 +619,7 @@ def _taken(runs: Sequence[Run], begin: int, end: int) -> Iterator[Run]:
         position += length
 
 
-def _parts(
+def _piece_boxes(
     local: TensorRef, along: Sequence[Sequence[Run]]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], TensorRef]]:
     """Each box of a piece that is several, and its view of what the rank holds."""
@@ -647,7 +654,7 @@ def from_pieces(name: str, id: str, every: dict[int, Composite]) -> Whole:
         what = f"{show(name, 80)} of rank {rank}"
         if local.dtype != tensor.dtype:
             raise UnreadableError(f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}")
-        coordinate = _coordinate(piece, rank, what)
+        coordinate = _mesh_coordinate(piece, rank, what)
         other = taken.setdefault(coordinate, rank)
         if other != rank and prod(piece.mesh) >= max(len(piece.ranks), max(every) + 1):
             raise UnreadableError(f"{show(name, 80)}: ranks {other} and {rank} are at one place of the mesh")
@@ -658,10 +665,10 @@ def from_pieces(name: str, id: str, every: dict[int, Composite]) -> Whole:
         else:
             held[key] = rank, local
             boxes += own
-    return joined(name, id, first, boxes, copies)
+    return join_boxes(name, id, first, boxes, copies)
 
 
-def _coordinate(piece: Piece, rank: int, what: str) -> tuple[int, ...]:
+def _mesh_coordinate(piece: Piece, rank: int, what: str) -> tuple[int, ...]:
     """The place of a rank in the mesh. Raises UnreadableError."""
     if piece.ranks and len(piece.ranks) == prod(piece.mesh):
         if rank not in piece.ranks:
@@ -706,7 +713,7 @@ def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
     copies: list[Copies] = []
     for rank, tensor in every.items():
         assert tensor.shards is not None
-        for box, local in _held(f"{what} of rank {rank}", rank, tensor, tensor.shards):
+        for box, local in _held_shards(f"{what} of rank {rank}", rank, tensor, tensor.shards):
             place = box.offsets, box.sizes
             if place not in owners:
                 owners[place] = rank, tensor.shards, local
@@ -715,20 +722,22 @@ def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
             other, theirs, first_local = owners[place]
             if not _are_replicas(theirs, tensor.shards):
                 raise UnreadableError(
-                    f"ranks {other} and {rank} hold {indices(*place, first.shape)} of {what}"
+                    f"ranks {other} and {rank} hold {format_box(*place, first.shape)} of {what}"
                 )
             copies += copies_of(name, id, {other: first_local, rank: local})
-    return joined(name, id, first, boxes, copies)
+    return join_boxes(name, id, first, boxes, copies)
 
 
-def _held(what: str, rank: int, tensor: Composite, shards: Shards) -> list[tuple[Box, TensorRef]]:
+def _held_shards(what: str, rank: int, tensor: Composite, shards: Shards) -> list[tuple[Box, TensorRef]]:
     """Return the shards with elements that a rank holds. Raises UnreadableError if the list has others."""
     listed: dict[tuple[tuple[int, ...], tuple[int, ...]], Shard] = {}
     for shard in shards.listed:
         if 0 in shard.sizes:
             continue
         if (shard.offsets, shard.sizes) in listed:
-            raise UnreadableError(f"{what} lists {indices(shard.offsets, shard.sizes, tensor.shape)} twice")
+            raise UnreadableError(
+                f"{what} lists {format_box(shard.offsets, shard.sizes, tensor.shape)} twice"
+            )
         if shards.world is not None and (shard.rank or 0) >= shards.world:
             raise UnreadableError(
                 f"{what} lists a shard of rank {shard.rank}, there are {shards.world} ranks"
@@ -744,11 +753,11 @@ def _held(what: str, rank: int, tensor: Composite, shards: Shards) -> list[tuple
         own = listed.pop(place) if place in listed else None
         if own is None or own.rank not in (None, rank):
             whose = "is not in its list of shards" if own is None else f"belongs to rank {own.rank}"
-            raise UnreadableError(f"{what}: {indices(*place, tensor.shape)} {whose}")
+            raise UnreadableError(f"{what}: {format_box(*place, tensor.shape)} {whose}")
         boxes.append((Box(*place, local), local))
     for shard in listed.values():
         if shard.rank == rank:
-            where = indices(shard.offsets, shard.sizes, tensor.shape)
+            where = format_box(shard.offsets, shard.sizes, tensor.shape)
             raise UnreadableError(f"{what} lacks {where}, its list of shards says that it holds it")
     return boxes
 
@@ -760,7 +769,7 @@ def _are_replicas(first: Shards, second: Shards) -> bool:
     return (first.group, first.group_rank) == (second.group, second.group_rank)
 
 
-def swapped(root: Node, replacements: dict[int, TensorRef]) -> Node:
+def swap_tensors(root: Node, replacements: dict[int, TensorRef]) -> Node:
     """Return a tree in which other tensors stand for the tensors of `replacements`, by the ids of theirs.
 
     The nodes are changed.

@@ -12,7 +12,7 @@ from ckpt.formats.format import Probe
 from ckpt.model.account import Account, Notice
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UnreadableError
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import replace
 from ckpt.model.text import and_more, show
@@ -67,7 +67,7 @@ def _of_files(path: str, files: CheckpointFiles, count: int, notices: list[Notic
                 places = f"{show(other, 60)} and in {show(name, 60)}"
                 raise UnreadableError(f"tensor {show(entry.name, 80)} is in {places}")
             entries.append(entry)
-    entries.sort(key=lambda entry: natural(entry.name))
+    entries.sort(key=lambda entry: natural_sort_key(entry.name))
     every = list(files.files.values())
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])

@@ -7,7 +7,7 @@ from ckpt.bytes.source import Source
 from ckpt.ext.gguf import NAME, TRAITS, sniff
 from ckpt.ext.gguf.header import FEW, Array, Header, Row, read_header
 from ckpt.formats.common.early import is_pickle_too
-from ckpt.formats.common.holes import hole, lost_notices
+from ckpt.formats.common.holes import lost_notices, partial_place
 from ckpt.formats.format import Check, ChecksumReport, Probe, Progress
 from ckpt.model.account import Account, Notice
 from ckpt.model.checkpoint import Checkpoint, Entry, Value
@@ -15,11 +15,11 @@ from ckpt.model.columns import Column
 from ckpt.model.dtypes import contiguous
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Dict, Node
 from ckpt.model.places import Range
 from ckpt.model.tensors import Storage, tensor_ref
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.tree.find import METADATA
 
 _FACTS = (
@@ -61,7 +61,7 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
     short: dict[Storage, int] = {}
     entries: list[Entry] = []
     storages: list[Storage] = []
-    for index, name in enumerate(sorted(header.tensors, key=natural)):
+    for index, name in enumerate(sorted(header.tensors, key=natural_sort_key)):
         row = header.tensors[name]
         storage = _storage(probe.file, f"{probe.mark}{index}", name, row, header, short)
         storages.append(storage)
@@ -71,7 +71,7 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
     if header.gap is not None:
         notices.append(Notice("container", f"{header.gap}, and refuses the file"))
     if probe.size > header.end:
-        rest = plural(probe.size - header.end, "byte")
+        rest = counted_noun(probe.size - header.end, "byte")
         notices.append(Notice("trailing-data", f"{rest} after the last tensor, which no loader reads"))
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
@@ -102,7 +102,9 @@ def _storage(
     """The storage of a tensor. One that lacks bytes is `short`."""
     nbytes = row.end - row.begin
     if nbytes and row.end > source.size:
-        storage = Storage(id, None, row.dtype, nbytes, hole(nbytes, f"tensor {show(name, 80)} is not whole"))
+        storage = Storage(
+            id, None, row.dtype, nbytes, partial_place(nbytes, f"tensor {show(name, 80)} is not whole")
+        )
         short[storage] = 0
         return storage
     return Storage(id, None, row.dtype, nbytes, Range(source, row.begin, nbytes, big=header.big))

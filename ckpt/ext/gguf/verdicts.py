@@ -11,8 +11,8 @@ from ckpt.ext.gguf.names import MADE
 from ckpt.model.errors import CkptError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import Json, folded, plural, show, show_name
-from ckpt.surface.text.lines import Line, hung
+from ckpt.model.text import Json, counted_noun, show, show_folded_names, show_name
+from ckpt.surface.text.lines import Line, hanging_lines
 
 if TYPE_CHECKING:
     from ckpt.commands.diff.diff import DiffReport
@@ -113,11 +113,11 @@ class GgufAccount(NamedTuple):
 
     def lines(self, width: int | None) -> list[Line]:
         """The judgement as a person reads it: the answer first, then each type, then what is wrong."""
-        out = hung([(show(self.gguf, None), "name"), (" ", "")], self._answer(), width, 2)
+        out = hanging_lines([(show(self.gguf, None), "name"), (" ", "")], self._answer(), width, 2)
         for text in self._by_type():
-            out += hung([("  ", "")], text, width, 4)
+            out += hanging_lines([("  ", "")], text, width, 4)
         for row in self.wrong[:_LOOKED]:
-            out += hung([("! ", "error")], _wrong_text(row), width, 4)
+            out += hanging_lines([("! ", "error")], _wrong_text(row), width, 4)
         if len(self.wrong) > _LOOKED:
             out.append([(f"… {len(self.wrong) - _LOOKED:,} more (--json)", "dim")])
         for label, names in (
@@ -126,12 +126,12 @@ class GgufAccount(NamedTuple):
             ("made by the converter, in no base", self.made),
         ):
             if names:
-                out += hung([("  ", "")], f"{label}: {folded(names, 6)}", width, 4)
+                out += hanging_lines([("  ", "")], f"{label}: {show_folded_names(names, 6)}", width, 4)
         return out
 
     def _answer(self) -> str:
         base = show(self.base, None)
-        count = plural(len(self.verdicts), "tensor")
+        count = counted_noun(len(self.verdicts), "tensor")
         if self.is_other_model:
             return f"is not {base}: {len(self.wrong):,} of {count} are other weights (names of {self.architecture} paired)"
         if self.wrong:
@@ -149,9 +149,9 @@ class GgufAccount(NamedTuple):
         for name, verdicts in sorted(rows.items(), key=lambda item: -len(item[1])):
             errors = [row.error for row in verdicts if row.error is not None]
             if not any(errors):
-                yield f"equal: {plural(len(verdicts), 'tensor')} ({name})"
+                yield f"equal: {counted_noun(len(verdicts), 'tensor')} ({name})"
                 continue
-            text = f"within {name} of the base: {plural(len(verdicts), 'tensor')}"
+            text = f"within {name} of the base: {counted_noun(len(verdicts), 'tensor')}"
             yield f"{text}, relative error {_range_text(errors)} (at most {MOST_ERROR[name] * 100:.2g} %)"
 
 

@@ -104,7 +104,7 @@ def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
 def _unused_problem(row: Wanted, pieces: Sequence[Piece]) -> str | None:
     """Return the text on the used elements of a tensor of A that do not add up, or None."""
     numel = prod(row.shape)
-    if any(piece.numel == numel and not _repeats(piece) for piece in pieces):
+    if any(piece.numel == numel and not _has_repeats(piece) for piece in pieces):
         missing = 0
     else:
         missing = cover_of([piece.turned(row.name) for piece in pieces], numel).missing if numel else 0
@@ -113,7 +113,7 @@ def _unused_problem(row: Wanted, pieces: Sequence[Piece]) -> str | None:
     return f"has {missing:,} elements that nothing uses, and {row.dropped:,} are dropped by name"
 
 
-def _repeats(piece: Piece) -> bool:
+def _has_repeats(piece: Piece) -> bool:
     """Tell whether a piece takes an element of its source several times."""
     return any(loop.at == 0 and loop.size > 1 for loop in piece.loops)
 

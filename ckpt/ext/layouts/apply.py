@@ -19,7 +19,7 @@ from ckpt.ext.layouts.gathered import Calculated, Gathered, Repeated
 from ckpt.ext.layouts.pieces import Cell, Grid, Piece, grids_of
 from ckpt.ext.layouts.proof import Leaf, is_proved, leaf_of, strided_view
 from ckpt.ext.layouts.reverse import Copy, Reversed, reversed_recipe
-from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expanded
+from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expand_recipe
 from ckpt.ext.layouts.sides import Side, entries_of, side_of
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.dtypes import DType, contiguous
@@ -29,7 +29,7 @@ from ckpt.model.nodes import Dict
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
-from ckpt.model.text import and_more, plural, show_name
+from ckpt.model.text import and_more, counted_noun, show_name
 
 
 class Applied(NamedTuple):
@@ -57,12 +57,12 @@ def recipe_stage(
 
     def change(survey: Survey) -> RewriteReport:
         with about(survey.path):
-            return converted(survey, recipe, text, format, traits, reverse=reverse, section=section)
+            return convert_layout(survey, recipe, text, format, traits, reverse=reverse, section=section)
 
     return change
 
 
-def converted(
+def convert_layout(
     survey: Survey,
     recipe: Recipe,
     name: str,
@@ -91,22 +91,22 @@ def converted(
     )
     taken = len(entries_of(survey, section))
     change = Change("layout", str(len(side.leaves)), str(len(entries)), len(entries), "tensor", section=name)
-    left = [*applied.left_out, *_beside(survey, section, taken)]
+    left = [*applied.left_out, *_list_leftovers(survey, section, taken)]
     return RewriteReport("convert", checkpoint, result, (change,), tuple(left), unchanged_bytes=False)
 
 
-def _beside(survey: Survey, section: str | None, taken: int) -> list[Leftover]:
+def _list_leftovers(survey: Survey, section: str | None, taken: int) -> list[Leftover]:
     """List the sections and values beside the tensors that the recipe is about."""
     chosen = [survey.section(section)] if section is not None else survey.candidates
     if len(chosen) == 1:
         return rest_of(survey, chosen[0])
     rest = len(survey.tensors) - taken
-    return [Leftover("(beside the models)", plural(rest, "tensor"))] if rest else []
+    return [Leftover("(beside the models)", counted_noun(rest, "tensor"))] if rest else []
 
 
 def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Applied:
     """The tensors that a recipe makes of a side. Raises LossError, UnreadableError."""
-    whole = expanded(recipe)
+    whole = expand_recipe(recipe)
     turned = reversed_recipe(whole) if reverse else None
     plan = whole if turned is None else turned.expanded
     sources = {leaf.name: leaf for leaf in side.leaves}
@@ -162,12 +162,12 @@ def made_tensor(target: Target, plan: Expanded, sources: Mapping[str, Leaf]) -> 
         raise UnreadableError(f"{show_name(target.name)} would be made of {listed}")
     dtype = given.pop() if given else target.dtype
     out = _dtype_out(target, plan, dtype)
-    place = _place(target, sources, dtype)
+    place = _target_place(target, sources, dtype)
     numel = prod(target.shape)
     if out != dtype and numel:
         whole = Storage("", None, dtype, dtype.nbytes(numel), place)
         place = Computed(tensor_ref(whole, dtype, (numel,), (1,), 0), out)
-    storage = Storage(target.name, _device(target, sources), out, out.nbytes(numel), place)
+    storage = Storage(target.name, _first_device(target, sources), out, out.nbytes(numel), place)
     return tensor_ref(storage, out, target.shape, contiguous(target.shape), 0)
 
 
@@ -182,13 +182,13 @@ def _dtype_out(target: Target, plan: Expanded, given: DType) -> DType:
     return target.dtype
 
 
-def _device(target: Target, sources: Mapping[str, Leaf]) -> str | None:
+def _first_device(target: Target, sources: Mapping[str, Leaf]) -> str | None:
     """The device of the first source that has one."""
     devices = [sources[piece.source].ref.device for piece in target.pieces if piece.source is not None]
     return next((device for device in devices if device is not None), None)
 
 
-def _place(target: Target, sources: Mapping[str, Leaf], dtype: DType) -> Place:
+def _target_place(target: Target, sources: Mapping[str, Leaf], dtype: DType) -> Place:
     """The bytes of a tensor of the result, in the dtype of its sources."""
     numel = prod(target.shape)
     if not numel:
@@ -199,14 +199,14 @@ def _place(target: Target, sources: Mapping[str, Leaf], dtype: DType) -> Place:
     if len(grids) == 1:
         return _grid_place(grids[0], sources, dtype)
     boxes = [_grid_box(grid, sources, dtype) for grid in grids]
-    return _boxes(dtype, (numel,), boxes)
+    return _make_boxes(dtype, (numel,), boxes)
 
 
 def _constant_bits(piece: Piece, given: DType, to: DType) -> int:
     """The bits of a constant in another dtype."""
     if piece.source is not None or given == to:
         return piece.constant
-    data, _, _ = cast.counted(piece.constant.to_bytes(given.bits // 8, "little"), given, to)
+    data, _, _ = cast.cast_and_count(piece.constant.to_bytes(given.bits // 8, "little"), given, to)
     return int.from_bytes(data, "little")
 
 
@@ -222,10 +222,10 @@ def _grid_place(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Place:
     if len(parts) == 1:
         return place_of(parts[0])
     boxes = [Box(cell.offsets, cell.sizes, part) for cell, part in zip(grid.cells, parts, strict=True)]
-    return _boxes(dtype, grid.shape, boxes)
+    return _make_boxes(dtype, grid.shape, boxes)
 
 
-def _boxes(dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box]) -> Boxes:
+def _make_boxes(dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box]) -> Boxes:
     """The boxes, with the sources of their parts."""
     parts = [box.part for box in boxes if isinstance(box.part, TensorRef)]
     sources: dict[int, Source] = {}
@@ -240,7 +240,7 @@ def _cell_part(cell: Cell, sources: Mapping[str, Leaf], dtype: DType) -> TensorR
     numel = piece.numel
     if piece.source is None:
         element = piece.constant.to_bytes(dtype.bits // 8, "little")
-        return _dense(Repeated(element, numel), cell.sizes, dtype)
+        return _dense_tensor(Repeated(element, numel), cell.sizes, dtype)
     flat = sources[piece.source].flat
     loops = tuple([(size, step) for size, step in zip(cell.sizes, cell.steps, strict=True) if size > 1])
     step = 1
@@ -250,15 +250,15 @@ def _cell_part(cell: Cell, sources: Mapping[str, Leaf], dtype: DType) -> TensorR
         step *= size
     if piece.formula:
         gathered = Gathered(flat, piece.at, loops)
-        return _dense(Calculated(gathered, 0, dtype, piece.formula, numel), cell.sizes, dtype)
+        return _dense_tensor(Calculated(gathered, 0, dtype, piece.formula, numel), cell.sizes, dtype)
     if is_run:
         ref = strided_view(flat, piece.at, ((numel, 1),))
         storage = Storage("", None, dtype, ref.nbytes, place_of(ref))
         return tensor_ref(storage, dtype, cell.sizes, contiguous(cell.sizes), 0)
-    return _dense(Gathered(flat, piece.at, loops), cell.sizes, dtype)
+    return _dense_tensor(Gathered(flat, piece.at, loops), cell.sizes, dtype)
 
 
-def _dense(source: Source, shape: tuple[int, ...], dtype: DType) -> TensorRef:
+def _dense_tensor(source: Source, shape: tuple[int, ...], dtype: DType) -> TensorRef:
     """A dense tensor whose bytes are all of a source."""
     storage = Storage("", None, dtype, source.size, Range(source, 0, source.size))
     return tensor_ref(storage, dtype, shape, contiguous(shape), 0)

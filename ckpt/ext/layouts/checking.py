@@ -8,11 +8,11 @@ from ckpt.bytes.executor import Executor, Failed, Task, run_each
 from ckpt.ext.layouts.account import problems_of
 from ckpt.ext.layouts.find import Findings, Made, Unused
 from ckpt.ext.layouts.proof import Leaf, is_proved
-from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expanded
+from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expand_recipe
 from ckpt.ext.layouts.sides import Side
 
 
-def checked(
+def check_recipe(
     recipe: Recipe,
     before: Side,
     after: Side,
@@ -20,11 +20,12 @@ def checked(
     progress: Callable[[int], None] | None = None,
 ) -> Findings:
     """The findings of a recipe on a pair: each tensor of B with its pieces, or the reason why it is another one."""
-    whole = expanded(recipe)
+    whole = expand_recipe(recipe)
     sources = {leaf.name: leaf for leaf in before.leaves}
     made, ready = _compared_names(whole, sources, after)
     tasks = [
-        Task(_is_made, (target, leaf, _taken(target, sources)), leaf.ref.nbytes) for target, leaf in ready
+        Task(_is_made, (target, leaf, _target_sources(target, sources)), leaf.ref.nbytes)
+        for target, leaf in ready
     ]
     for (target, _), result in zip(ready, run_each(executor, tasks, progress), strict=True):
         if isinstance(result, Failed):
@@ -36,11 +37,14 @@ def checked(
     rows = [made[leaf.name] for leaf in after.leaves]
     rows += [row for name, row in made.items() if name not in {leaf.name for leaf in after.leaves}]
     unused = [Unused(row.name, 0, 0, None) for row in problems_of(whole, sources) if not row.is_target]
-    sized = [row._replace(elements=_numel(sources, row.name), of=_numel(sources, row.name)) for row in unused]
+    sized = [
+        row._replace(elements=_source_numel(sources, row.name), of=_source_numel(sources, row.name))
+        for row in unused
+    ]
     return Findings(tuple(rows), tuple(sized))
 
 
-def _numel(sources: Mapping[str, Leaf], name: str) -> int:
+def _source_numel(sources: Mapping[str, Leaf], name: str) -> int:
     """The number of elements of a tensor of A, 0 for one that is not there."""
     return sources[name].ref.numel if name in sources else 0
 
@@ -78,7 +82,7 @@ def _are_there(target: Target, sources: Mapping[str, Leaf]) -> bool:
     return all(piece.source is None or piece.source in sources for piece in target.pieces)
 
 
-def _taken(target: Target, sources: Mapping[str, Leaf]) -> dict[str, Leaf]:
+def _target_sources(target: Target, sources: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """The tensors of A that one of B is made of."""
     return {piece.source: sources[piece.source] for piece in target.pieces if piece.source is not None}
 

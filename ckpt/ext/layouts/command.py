@@ -10,7 +10,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.cli import output as shown
-from ckpt.surface.cli.inputs import documented, opened
+from ckpt.surface.cli.inputs import documenting_errors, opened
 
 
 def command(
@@ -29,14 +29,14 @@ def command(
     schema = "ckpt.recipe" if json else None
 
     def side(path: str) -> Checkpoint:
-        with documented(path, schema):
+        with documenting_errors(path, schema):
             return opened(path, limits)
 
     with (
         side(before) as first,
         side(after) as second,
-        documented(before, schema),
-        shown.meter("looking for layouts") as progress,
+        documenting_errors(before, schema),
+        shown.progress_meter("looking for layouts") as progress,
     ):
         report = recipe(first, second, out=output, progress=progress, limits=limits, **keywords)
     if json:
@@ -45,9 +45,9 @@ def command(
         shown.write_lines(recipe_lines(report, shown.screen_width()))
     beside = beside_text(report)
     if beside is not None:
-        shown.talk(f"ckpt: {beside}")
+        shown.write_talk(f"ckpt: {beside}")
     if report.path is not None:
-        shown.talk(
+        shown.write_talk(
             f"ckpt: {show(report.path, None)}: ckpt convert A --recipe {pasted_path(report.path)} -o OUT"
         )
     return report.exit_code

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from math import prod
 
 from ckpt.evidence.survey import Survey
-from ckpt.ext.layouts.apply import converted
+from ckpt.ext.layouts.apply import convert_layout
 from ckpt.ext.layouts.document import read_recipe
 from ckpt.ext.layouts.find import VALUES, find_layout
 from ckpt.ext.layouts.pieces import Piece
 from ckpt.ext.layouts.proof import Leaf, leaf_of
-from ckpt.ext.layouts.rules import Rule, expanded, recipe_of
+from ckpt.ext.layouts.rules import Rule, expand_recipe, recipe_of
 from ckpt.ext.layouts.sides import numeric, side_of, unread_kind
 from ckpt.ext.layouts.templates import forms_of
 from ckpt.ext.layouts.words import part_words
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
-from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.tensors import TensorRef, unwrap_dtensor
 from ckpt.model.text import pasted_path, show, show_name
 
 _LEAST = 64
@@ -39,7 +39,7 @@ def relaid_survey(
     rules = read_recipe(text, limits)
     checkpoint = survey.checkpoint
     with about(survey.path):
-        report = converted(survey, rules, text, checkpoint.format, checkpoint.traits, section=section)
+        report = convert_layout(survey, rules, text, checkpoint.format, checkpoint.traits, section=section)
     return Survey(report.result, survey.model)
 
 
@@ -47,7 +47,9 @@ def wrong_notes(
     before: Survey, after: Survey, recipe: str | os.PathLike[str], limits: Limits, names: Sequence[str]
 ) -> list[str]:
     """For tensors of B that are not what a recipe makes: a line that says what they are of A, where that is found."""
-    targets = {target.name: target for target in expanded(read_recipe(os.fsdecode(recipe), limits)).targets}
+    targets = {
+        target.name: target for target in expand_recipe(read_recipe(os.fsdecode(recipe), limits)).targets
+    }
     sources = side_of(before).leaves
     wrong = [leaf for leaf in side_of(after).leaves if leaf.name in names and leaf.name in targets][
         :_EXPLAINED
@@ -98,7 +100,7 @@ def layout_note(before: Survey, after: Survey, removed: Sequence[str], added: Se
 
     Only the tensors of one layer are read.
     """
-    ours, theirs = _sample(after, added, _TARGETS), _sample(before, removed, _SOURCES)
+    ours, theirs = _sample_leaves(after, added, _TARGETS), _sample_leaves(before, removed, _SOURCES)
     if not ours or not theirs:
         return None
     try:
@@ -117,12 +119,12 @@ def _says_much(pieces: Sequence[Piece]) -> bool:
     return sum([piece.numel for piece in pieces if piece.source is not None]) >= _LEAST
 
 
-def _sample(survey: Survey, names: Sequence[str], most: int) -> list[Leaf]:
+def _sample_leaves(survey: Survey, names: Sequence[str], most: int) -> list[Leaf]:
     """Some of the named tensors: of one layer, small ones first."""
     wanted = set(names)
     leaves: list[Leaf] = []
     for entry in survey.tensors:
-        tensor = numeric(unwrapped(entry.tensor))
+        tensor = numeric(unwrap_dtensor(entry.tensor))
         if entry.name in wanted and isinstance(tensor, TensorRef) and unread_kind(tensor) is None:
             if prod(tensor.shape) >= _LEAST:
                 leaves.append(leaf_of(entry.name, tensor))

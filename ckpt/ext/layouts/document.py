@@ -47,11 +47,11 @@ def recipe_text(recipe: Recipe) -> str:
         lines.append(f"{json.dumps(key)}: {json.dumps(document[key])},")
     rules, dropped = document["rules"], document["dropped"]
     assert isinstance(rules, list) and isinstance(dropped, list)
-    lines += ['"rules": [', *_rows(rules), "],", '"dropped": [', *_rows(dropped), "]", "}"]
+    lines += ['"rules": [', *_row_lines(rules), "],", '"dropped": [', *_row_lines(dropped), "]", "}"]
     return "\n".join(lines) + "\n"
 
 
-def _rows(rows: Sequence[Json]) -> list[str]:
+def _row_lines(rows: Sequence[Json]) -> list[str]:
     texts = [json.dumps(row, ensure_ascii=False) for row in rows]
     return [f"{text}," for text in texts[:-1]] + texts[-1:]
 
@@ -170,9 +170,9 @@ class _Fields:
 
     def number(self, name: str, least: int = 0) -> int:
         """A number from `least` on."""
-        return self._number(self.take(name), name, least)
+        return self._check_number(self.take(name), name, least)
 
-    def _number(self, value: Json, name: str, least: int) -> int:
+    def _check_number(self, value: Json, name: str, least: int) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _LARGEST:
             raise UnreadableError(f"{self.what}: {name} is no number from {least} on")
         return value
@@ -182,7 +182,7 @@ class _Fields:
         value = self.take(name)
         if not isinstance(value, list) or len(value) > DIMENSIONS:
             raise UnreadableError(f"{self.what}: {name} is no list of at most {DIMENSIONS} numbers")
-        return tuple([self._number(item, name, least) for item in value])
+        return tuple([self._check_number(item, name, least) for item in value])
 
     def rows(self, name: str) -> list[Json]:
         """A list."""

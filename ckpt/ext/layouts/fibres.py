@@ -64,29 +64,29 @@ def families_of(shape: Sequence[int]) -> list[Axes]:
     return [*single, *double]
 
 
-def mixed(bits: Array, out: Array | None = None) -> Array:
+def mix_bits(bits: Array, out: Array | None = None) -> Array:
     """The bits of elements as 64 mixed bits each."""
     import numpy as np
 
     if bits.dtype.itemsize <= 2:
-        return np.take(_table(), bits, out=out, mode="clip")
+        return np.take(_mixed_table(), bits, out=out, mode="clip")
     if bits.dtype.itemsize == 16:
         halves = bits.view(np.uint64).reshape(*bits.shape, 2)
-        return _scrambled(_scrambled(halves[..., 0].copy()) ^ halves[..., 1])
+        return _scramble_numbers(_scramble_numbers(halves[..., 0].copy()) ^ halves[..., 1])
     wide = np.empty(bits.shape, np.uint64) if out is None else out
     np.copyto(wide, bits)
-    return _scrambled(wide)
+    return _scramble_numbers(wide)
 
 
 @cache
-def _table() -> Array:
+def _mixed_table() -> Array:
     """The mixed bits of each number of 16 bits."""
     import numpy as np
 
-    return _scrambled(np.arange(1 << 16, dtype=np.uint64))
+    return _scramble_numbers(np.arange(1 << 16, dtype=np.uint64))
 
 
-def _scrambled(wide: Array) -> Array:
+def _scramble_numbers(wide: Array) -> Array:
     """Numbers of 64 bits, mixed where they are: small changes of one change all of its sum."""
     import numpy as np
 
@@ -103,7 +103,7 @@ def mixed_number(bits: int, width: int) -> int:
     import numpy as np
 
     data = np.frombuffer(bits.to_bytes(width, "little"), raw_kind(width))
-    return int(mixed(data)[0])
+    return int(mix_bits(data)[0])
 
 
 def raw_kind(width: int) -> str:
@@ -122,13 +122,13 @@ def fibres_of(ref: TensorRef, dtype: DType) -> Fibres:
     for block in blocks_in_rows(ref, dtype):
         if first is None:
             first = int.from_bytes(block.bits[:1].tobytes(), "little")
-        hashes = mixed(block.bits)
+        hashes = mix_bits(block.bits)
         rows = hashes.reshape(block.shape)
         # The rows of a block are added once for all families that do not keep them.
         below = np.add.reduce(rows, axis=0)
         total += int(np.add.reduce(below, axis=None))
         for family in families:
-            _add(sums[family], family, block, rows, below)
+            _add_block(sums[family], family, block, rows, below)
     total %= 1 << 64
     width = dtype.bits // 8
     is_constant = first is not None and ref.numel * mixed_number(first, width) % (1 << 64) == total
@@ -145,7 +145,7 @@ class Rows(NamedTuple):
     bits: Array
 
 
-def _add(sums: Array, family: Axes, block: Rows, rows: Array, below: Array) -> None:
+def _add_block(sums: Array, family: Axes, block: Rows, rows: Array, below: Array) -> None:
     """Add the elements of a block to the sums of a family."""
     import numpy as np
 
@@ -188,18 +188,18 @@ class _Stream:
     """The elements of a tensor as bytes of a dtype, taken from first to last."""
 
     def __init__(self, ref: TensorRef, dtype: DType) -> None:
-        self._blocks = self._cast(ref, dtype) if ref.dtype != dtype else elements(ref)
+        self._blocks = self._cast_blocks(ref, dtype) if ref.dtype != dtype else elements(ref)
         self._rest = memoryview(b"")
 
     @staticmethod
-    def _cast(ref: TensorRef, dtype: DType) -> Iterator[bytes]:
+    def _cast_blocks(ref: TensorRef, dtype: DType) -> Iterator[bytes]:
         width = ref.dtype.bits // 8
         rest = b""
         for block in elements(ref):
             block = rest + block
             whole = len(block) - len(block) % width
             rest = block[whole:]
-            yield cast.counted(block[:whole], ref.dtype, dtype)[0]
+            yield cast.cast_and_count(block[:whole], ref.dtype, dtype)[0]
 
     def take(self, count: int) -> bytes | memoryview:
         """The next `count` bytes."""

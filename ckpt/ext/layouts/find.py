@@ -8,7 +8,7 @@ from math import prod
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
-from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, likeness
+from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, name_likeness
 from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piece
 from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
 from ckpt.ext.layouts.scaled import formulas_between
@@ -90,7 +90,7 @@ class _Finder:
         self._by_name = {leaf.name: leaf for leaf in sources}
         self._numbers = {leaf.name: number for number, leaf in enumerate(sources)}
         self._targets_by_name = {leaf.name: leaf for leaf in targets}
-        self._search = Search(sources, likeness)
+        self._search = Search(sources, name_likeness)
         self._made: dict[str, Made] = {}
         self._why: dict[str, str] = {}
         self._constants: dict[DType, dict[tuple[int, tuple[int, ...]], list[str]]] = {}
@@ -135,10 +135,10 @@ class _Finder:
         self._find_flat()
         self._find_constants()
         self._find_scaled()
-        made = [self._made.get(leaf.name) or self._left(leaf) for leaf in self._targets]
-        return Findings(tuple(made), tuple(self._unused()))
+        made = [self._made.get(leaf.name) or self._unmade_target(leaf) for leaf in self._targets]
+        return Findings(tuple(made), tuple(self._unused_tensors()))
 
-    def _note(self, name: str, pieces: Sequence[Piece], by: str = VALUES) -> None:
+    def _note_pieces(self, name: str, pieces: Sequence[Piece], by: str = VALUES) -> None:
         """Note how a tensor of B is made."""
         self._made[name] = Made(name, tuple(pieces), by)
         if by == VALUES:
@@ -168,7 +168,7 @@ class _Finder:
         if found.others:
             self._ambiguous[target.name] = found
         else:
-            self._note(target.name, found.pieces)
+            self._note_pieces(target.name, found.pieces)
 
     def _find_slices(self) -> None:
         """Find the tensors of B that are put together from slices: of what is not used yet, then of all of A."""
@@ -215,7 +215,7 @@ class _Finder:
             chosen = self._assumed.get(name)
             if chosen not in ways:
                 chosen = self._evidence.decided(name, list(ways)) or next(iter(ways))
-            self._note(name, ways[chosen])
+            self._note_pieces(name, ways[chosen])
         self._ambiguous.clear()
 
     def _find_flat(self) -> None:
@@ -223,19 +223,19 @@ class _Finder:
         windows: dict[DType, object] = {}
         flat = [leaf for leaf in self._sources if len(leaf.shape) == 1]
         for target in self._open():
-            beside = self._beside(target)
+            beside = self._bias_pieces(target)
             if beside is not None:
-                self._note(target.name, beside)
+                self._note_pieces(target.name, beside)
                 continue
-            if len(_wide(target.shape)) > 1:
+            if len(_wide_dims(target.shape)) > 1:
                 continue
             if target.dtype not in windows:
                 windows[target.dtype] = windows_of(flat, target)
             pieces = joined_runs(target, windows[target.dtype])  # type: ignore[arg-type]
             if pieces is not None and all(is_proved(piece, target, self._by_name) for piece in pieces):
-                self._note(target.name, pieces)
+                self._note_pieces(target.name, pieces)
 
-    def _beside(self, target: Leaf) -> list[Piece] | None:
+    def _bias_pieces(self, target: Leaf) -> list[Piece] | None:
         """The pieces of a bias, which follow the weight beside it."""
         for old, new in LEAVES:
             if not target.name.endswith(new):
@@ -256,22 +256,24 @@ class _Finder:
             fibres = self._of_targets[target.name]
             if target.name in self._made or not fibres.is_constant:
                 continue
-            beside = self._beside(target)
+            beside = self._bias_pieces(target)
             ways = [] if beside is not None else self._constant_ways(target)
             assumed = self._assumed.get(target.name)
             if beside is not None:
-                self._note(target.name, beside, NEIGHBOURS)
+                self._note_pieces(target.name, beside, NEIGHBOURS)
             elif assumed in ways:
-                self._note(target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED)
+                self._note_pieces(target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED)
             elif ways:
                 fitting[target.name] = ways
             else:
                 loops = (Loop(target.ref.numel, 1, 0),)
-                self._note(target.name, [Piece(None, 0, 0, loops, fibres.first).normalized()], CONSTANT)
+                self._note_pieces(
+                    target.name, [Piece(None, 0, 0, loops, fibres.first).normalized()], CONSTANT
+                )
         decisions = self._evidence.decisions(fitting)
         for name, source in decisions.chosen.items():
             piece = whole_piece(source, self._targets_by_name[name].ref.numel)
-            self._note(name, [piece], NEIGHBOURS)
+            self._note_pieces(name, [piece], NEIGHBOURS)
         for name, still in decisions.ways.items():
             why = "all its elements are one number, and names do not say whose"
             self._made[name] = Made(name, None, NEIGHBOURS, why, still[:_WAYS])
@@ -282,11 +284,11 @@ class _Finder:
         free: dict[tuple[DType, tuple[int, ...]], list[Leaf]] = {}
         for leaf in self._sources:
             if leaf.name not in used and leaf.ref.numel > 1:
-                free.setdefault((leaf.dtype, _wide(leaf.shape)), []).append(leaf)
+                free.setdefault((leaf.dtype, _wide_dims(leaf.shape)), []).append(leaf)
         proved: dict[str, list[Piece]] = {}
         for target in self._open():
-            near = free.get((target.dtype, _wide(target.shape)), [])
-            for source in sorted(near, key=lambda leaf: -likeness(target.name, leaf.name))[:_SCALED]:
+            near = free.get((target.dtype, _wide_dims(target.shape)), [])
+            for source in sorted(near, key=lambda leaf: -name_likeness(target.name, leaf.name))[:_SCALED]:
                 pieces = self._scaled_pieces(target, source)
                 if pieces:
                     proved[target.name] = pieces
@@ -300,7 +302,7 @@ class _Finder:
             shared[text] = shared.get(text, own) & own
         for name, pieces in proved.items():
             common = shared[form_of(name).text]
-            self._note(name, [next((piece for piece in pieces if piece.formula in common), pieces[0])])
+            self._note_pieces(name, [next((piece for piece in pieces if piece.formula in common), pieces[0])])
 
     def _scaled_pieces(self, target: Leaf, source: Leaf) -> list[Piece]:
         """The proved pieces that are all of a tensor after a formula, one for each formula that holds."""
@@ -315,15 +317,17 @@ class _Finder:
             table = self._constants[target.dtype] = {}
             for number, row in self._of_sources[target.dtype].items():
                 if row.is_constant:
-                    table.setdefault((row.first, _wide(row.shape)), []).append(self._sources[number].name)
-        return table.get((self._of_targets[target.name].first, _wide(target.shape)), [])
+                    table.setdefault((row.first, _wide_dims(row.shape)), []).append(
+                        self._sources[number].name
+                    )
+        return table.get((self._of_targets[target.name].first, _wide_dims(target.shape)), [])
 
-    def _left(self, target: Leaf) -> Made:
+    def _unmade_target(self, target: Leaf) -> Made:
         """A tensor that is made of nothing in A, and why."""
         why = self._why.get(target.name) or "no such values in A"
         return Made(target.name, None, why=why)
 
-    def _unused(self) -> list[Unused]:
+    def _unused_tensors(self) -> list[Unused]:
         """The tensors of A with elements that are used nowhere."""
         pieces: dict[str, list[Piece]] = {}
         whole: set[str] = set()
@@ -348,7 +352,7 @@ class _Finder:
             missing = cover_of(own, leaf.ref.numel).missing
             if missing:
                 fibres = self._fibres_of_source(leaf)
-                constant = _padding(leaf, own, missing) if own else None
+                constant = _padding_bits(leaf, own, missing) if own else None
                 if fibres is not None and fibres.is_constant and not own:
                     constant = int.from_bytes(read_elements(leaf.flat, 0, ((1, 1),)).tobytes(), "little")
                 copy = self._copy_of(leaf, whole)
@@ -379,7 +383,7 @@ _PADDING = 1 << 16
 """The most rows that are looked at as padding."""
 
 
-def _padding(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
+def _padding_bits(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
     """The bits of each element that pieces of a tensor leave, if these are rows and all one number."""
     import numpy as np
 
@@ -405,7 +409,7 @@ def _padding(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
     return int.from_bytes(first.tobytes(), "little")
 
 
-def _wide(shape: Sequence[int]) -> tuple[int, ...]:
+def _wide_dims(shape: Sequence[int]) -> tuple[int, ...]:
     """The dimensions of a shape with more than one index."""
     return tuple([size for size in shape if size > 1])
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from ckpt.ext.layouts.fibres import mixed
-from ckpt.ext.layouts.pieces import Cover, Loop, Piece, cover_of, flat_steps, nested
+from ckpt.ext.layouts.fibres import mix_bits
+from ckpt.ext.layouts.pieces import Cover, Loop, Piece, cover_of, flat_steps, nest_places
 from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
 from ckpt.ext.layouts.search import dtype_of_search
 from ckpt.model.rows import NamedTuple
@@ -69,14 +69,16 @@ def _bias_piece(
         bias = sources.get(source.name.removesuffix(old) + new) if source.name.endswith(old) else None
         for own in () if bias is None else _axes_of(source.shape, bias.shape):
             row = (
-                None if bias is None else _projected(piece, weight.shape, axes, source.shape, own, bias.name)
+                None
+                if bias is None
+                else _project_piece(piece, weight.shape, axes, source.shape, own, bias.name)
             )
             if row is not None:
                 return row
     return None
 
 
-def _projected(
+def _project_piece(
     piece: Piece,
     shape: Sequence[int],
     axes: tuple[int, ...],
@@ -89,7 +91,7 @@ def _projected(
     to_steps = dict(zip(axes, flat_steps([shape[axis] for axis in axes]), strict=True))
     at_steps = dict(zip(source_axes, flat_steps([source_shape[axis] for axis in source_axes]), strict=True))
     loops: list[Loop] = []
-    for loop in _split(piece.loops, steps, source_steps):
+    for loop in _split_loops(piece.loops, steps, source_steps):
         one = _axis_of(loop.to, steps)
         two = _axis_of(abs(loop.at), source_steps)
         if (one in to_steps) != (two in at_steps):
@@ -110,7 +112,7 @@ def _axis_of(step: int, steps: Sequence[int]) -> int:
     return next((axis for axis, own in enumerate(steps) if step >= own > 0), len(steps) - 1)
 
 
-def _split(loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]) -> list[Loop]:
+def _split_loops(loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]) -> list[Loop]:
     """The loops of a piece, cut where they run on from one axis into the next one on either side."""
     todo, out = list(loops), []
     while todo:
@@ -150,7 +152,7 @@ def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
     for leaf in leaves:
         fits = dtype_of_search(leaf.dtype, target.dtype) is not None
         if fits and WINDOW <= leaf.ref.numel <= LONGEST:
-            own = _window_keys(_values(leaf, target))
+            own = _window_keys(_raw_elements(leaf, target))
             keys.append(own)
             owners.append(np.full(len(own), len(kept), np.int32))
             places.append(np.arange(len(own), dtype=np.int64))
@@ -163,7 +165,7 @@ def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
     return Windows(joined[order], np.concatenate(owners)[order], np.concatenate(places)[order], tuple(kept))
 
 
-def _values(leaf: Leaf, target: Leaf) -> Array:
+def _raw_elements(leaf: Leaf, target: Leaf) -> Array:
     """The raw elements of a flat tensor, as the dtype of a target."""
     raw = read_elements(leaf.flat, 0, ((leaf.ref.numel, 1),))
     return cast_elements(raw, leaf.dtype, target.dtype) if leaf.dtype != target.dtype else raw
@@ -173,7 +175,7 @@ def _window_keys(bits: Array) -> Array:
     """The content of each run of WINDOW elements, as one number."""
     import numpy as np
 
-    hashes = mixed(bits)
+    hashes = mix_bits(bits)
     count = len(bits) - WINDOW + 1
     keys = np.zeros(count, np.uint64)
     for number in range(WINDOW):
@@ -189,7 +191,7 @@ def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
     count = target.ref.numel
     if not WINDOW <= count <= LONGEST or not len(windows.keys):
         return None
-    own = _values(target, target)
+    own = _raw_elements(target, target)
     keys = _window_keys(own)
     lows = np.searchsorted(windows.keys, keys, "left")
     highs = np.searchsorted(windows.keys, keys, "right")
@@ -203,7 +205,7 @@ def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
         for number in range(low, min(high, low + WINDOW)):
             owner = int(windows.owners[number])
             if owner not in held:
-                held[owner] = _values(windows.leaves[owner], target)
+                held[owner] = _raw_elements(windows.leaves[owner], target)
             place = int(windows.places[number]) + position - start
             theirs = held[owner][place:]
             length = min(len(theirs), count - position)
@@ -217,5 +219,5 @@ def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
         position += length
     return [
         Piece(windows.leaves[nest.key].name, nest.first, nest.at, nest.loops).normalized()
-        for nest in nested(owners.tolist(), places.tolist())
+        for nest in nest_places(owners.tolist(), places.tolist())
     ]

@@ -40,7 +40,7 @@ def computed_elements(raw: Array, dtype: DType, formula: str) -> Array:
     import numpy as np
 
     sign, number = parse_formula(formula)
-    numbers = cast.numbers(raw.tobytes(), dtype).reshape(raw.shape)
+    numbers = cast.as_numbers(raw.tobytes(), dtype).reshape(raw.shape)
     kind = numbers.dtype.type
     with np.errstate(all="ignore"):
         if sign == "*":
@@ -52,7 +52,7 @@ def computed_elements(raw: Array, dtype: DType, formula: str) -> Array:
     if dtype.name in ("float64", "float32"):
         whole: Array = result.view(raw_kind(dtype.bits // 8))
         return whole
-    data, _, _ = cast.counted(np.ascontiguousarray(result).tobytes(), SINGLE, dtype)
+    data, _, _ = cast.cast_and_count(np.ascontiguousarray(result).tobytes(), SINGLE, dtype)
     return np.frombuffer(data, raw_kind(dtype.bits // 8)).reshape(raw.shape)
 
 

@@ -103,11 +103,11 @@ class Gathered(BaseSource):
         with _BLOCKS.lock:
             held = _BLOCKS.take((id(self), start))
             if held is None:
-                held = self._gathered(outer, low)
+                held = self._gather_block(outer, low)
                 _BLOCKS.hold((id(self), start), held)
         return start, held
 
-    def _gathered(self, outer: int, low: int) -> memoryview:
+    def _gather_block(self, outer: int, low: int) -> memoryview:
         """The elements from row `low` on of the loop that is cut, at one index of the loops around it."""
         first, rest = self._first, outer
         for size, step in reversed(self._loops[: max(0, self._level - 1)]):

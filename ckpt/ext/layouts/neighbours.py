@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from ckpt.evidence.dialects import translations
+from ckpt.evidence.dialects import dialect_translations
 from ckpt.model.rows import NamedTuple
 
 _NUMBER = re.compile(r"\d+")
@@ -36,7 +36,7 @@ def form_of(name: str) -> Form:
     return Form(_NUMBER.sub("#", name), tuple([int(digits) for digits in _NUMBER.findall(name)]))
 
 
-def likeness(name: str, other: str) -> float:
+def name_likeness(name: str, other: str) -> float:
     """The likeness of two names, by their numbers and their words."""
     numbers, others = Counter(_NUMBER.findall(name)), Counter(_NUMBER.findall(other))
     words, other_words = set(_WORDS.findall(name)), set(_WORDS.findall(other))
@@ -88,7 +88,7 @@ class Evidence:
 
     def decided(self, name: str, candidates: Sequence[str]) -> str | None:
         """The one of several tensors of A that names give a tensor of B, or None where they do not say it."""
-        return self._one_of(name, self._fewer(name, candidates))
+        return self._one_of(name, self._narrow_candidates(name, candidates))
 
     def decisions(self, candidates: Mapping[str, Sequence[str]]) -> Decisions:
         """The decisions of names on several tensors of B, each with the tensors of A that fit by their bytes."""
@@ -102,7 +102,7 @@ class Evidence:
                         chosen[name] = one
                         self.add_pair(name, [one])
             rest = {
-                name: self._within(name, self._fewer(name, fitting))
+                name: self._deepest_candidates(name, self._narrow_candidates(name, fitting))
                 for name, fitting in candidates.items()
                 if name not in chosen
             }
@@ -110,13 +110,13 @@ class Evidence:
             for name, best in rest.items():
                 first = best[0] if len(best) == 1 else _of_ranks(best)
                 is_alone = all(wanted[way] == 1 for way in best)
-                if first is not None and is_alone and self._score(name, first) > 1:
+                if first is not None and is_alone and self._count_shared_modules(name, first) > 1:
                     chosen[name] = first
                     self.add_pair(name, [first])
             if len(chosen) == before:
                 return Decisions(chosen, {name: tuple(best) for name, best in rest.items()})
 
-    def _fewer(self, name: str, candidates: Sequence[str]) -> Sequence[str]:
+    def _narrow_candidates(self, name: str, candidates: Sequence[str]) -> Sequence[str]:
         """The candidates with the numbers of a name, where there are many candidates and some of these."""
         if len(candidates) <= _MANY:
             return candidates
@@ -126,18 +126,18 @@ class Evidence:
 
     def _one_of(self, name: str, candidates: Sequence[str]) -> str | None:
         """The candidate that stands to a name as other pairs do, or that a table, a role or the end of its name says."""
-        best = self._within(name, candidates)
+        best = self._deepest_candidates(name, candidates)
         fitting = self._by_form(name, best)
         if len(fitting) == 1:
             return fitting[0]
-        translated = self._translated(name)
+        translated = self._translated_names(name)
         role = role_of(name)
         narrower = [
             [candidate for candidate in best if candidate == name],
             [candidate for candidate in best if candidate in translated],
             [candidate for candidate in best if role and role_of(candidate) == role],
         ]
-        if len(candidates) == 1 or self._score(name, best[0]) > 0:
+        if len(candidates) == 1 or self._count_shared_modules(name, best[0]) > 0:
             tail = re.split(r"[./]", name)[-2:]
             narrower.append([candidate for candidate in best if re.split(r"[./]", candidate)[-2:] == tail])
         for rows in narrower:
@@ -146,9 +146,9 @@ class Evidence:
                 return one
         return None
 
-    def _within(self, name: str, candidates: Sequence[str]) -> Sequence[str]:
+    def _deepest_candidates(self, name: str, candidates: Sequence[str]) -> Sequence[str]:
         """The candidates that lie deepest in the modules of A of which the module around a name is made."""
-        scores = [self._score(name, candidate) for candidate in candidates]
+        scores = [self._count_shared_modules(name, candidate) for candidate in candidates]
         most = max(scores, default=0)
         return [candidate for candidate, score in zip(candidates, scores, strict=True) if score == most]
 
@@ -164,7 +164,7 @@ class Evidence:
                 fitting.append(candidate)
         return fitting
 
-    def _score(self, name: str, candidate: str) -> int:
+    def _count_shared_modules(self, name: str, candidate: str) -> int:
         """The number of modules around a candidate that are around all sources of the innermost known module around a name."""
         for parent in parents_of(name):
             votes = self._votes.get(parent)
@@ -173,11 +173,11 @@ class Evidence:
                 return sum([votes[module] == total for module in parents_of(candidate)])
         return 0
 
-    def _translated(self, name: str) -> set[str]:
+    def _translated_names(self, name: str) -> set[str]:
         """The names of A that a table of names says of a name of B."""
         if self._dialects is None:
             self._dialects = {}
-            for translation in translations(self._sources, self._names):
+            for translation in dialect_translations(self._sources, self._names):
                 for source, target in translation.names.items():
                     self._dialects.setdefault(target, set()).add(source)
         return self._dialects.get(name, set())

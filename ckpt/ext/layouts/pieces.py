@@ -168,15 +168,15 @@ def grids_of(pieces: Sequence[Piece], numel: int) -> list[Grid]:
 
     Where pieces fit into no grid they are cut along their outermost loops. Raises UnsupportedError for too many of them.
     """
-    whole = _grid(pieces, 0, numel)
+    whole = _make_grid(pieces, 0, numel)
     if whole is not None:
         return [whole]
     grids: list[Grid] = []
-    groups = _apart(pieces)
+    groups = _disjoint_groups(pieces)
     starts = [0, *[min(piece.to for piece in group) for group in groups[1:]], numel]
     for number, group in enumerate(groups):
         first, last = starts[number], starts[number + 1]
-        grid = _grid(group, first, last)
+        grid = _make_grid(group, first, last)
         if grid is not None:
             grids.append(grid)
         else:
@@ -189,13 +189,13 @@ def _cut_grids(group: Sequence[Piece], first: int, last: int) -> list[Grid]:
     parts = list(group)
     while True:
         widest = max((loop.to for part in parts for loop in part.loops), default=0)
-        parts = [piece for part in parts for piece in _unrolled(part, widest)]
+        parts = [piece for part in parts for piece in _unroll_piece(part, widest)]
         if widest == 0 or len(parts) > MOST:
             raise UnsupportedError(f"a layout of more than {MOST:,} pieces")
-        grid = _grid(parts, first, last)
+        grid = _make_grid(parts, first, last)
         if grid is not None:
             return [grid]
-        apart = _apart(parts)
+        apart = _disjoint_groups(parts)
         if len(apart) > 1:
             shifted = [part._replace(to=part.to - first) for part in parts]
             grids = grids_of(shifted, last - first)
@@ -208,7 +208,7 @@ def _shifted_grid(grid: Grid, first: int) -> Grid:
     return Grid(grid.first + first, grid.last + first, grid.shape, cells)
 
 
-def _unrolled(piece: Piece, step: int) -> list[Piece]:
+def _unroll_piece(piece: Piece, step: int) -> list[Piece]:
     """A piece as one piece for each index of its loop with this step in the target."""
     for number, loop in enumerate(piece.loops):
         if loop.to == step:
@@ -220,7 +220,7 @@ def _unrolled(piece: Piece, step: int) -> list[Piece]:
     return [piece]
 
 
-def _apart(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _disjoint_groups(pieces: Sequence[Piece]) -> list[list[Piece]]:
     """The pieces in groups whose ranges of elements in the target do not overlap, in order."""
     groups: list[list[Piece]] = []
     end = -1
@@ -233,7 +233,7 @@ def _apart(pieces: Sequence[Piece]) -> list[list[Piece]]:
     return groups
 
 
-def _grid(pieces: Sequence[Piece], first: int, last: int) -> Grid | None:
+def _make_grid(pieces: Sequence[Piece], first: int, last: int) -> Grid | None:
     """The grid of pieces in the elements `first` to `last`, or None if their steps do not divide each other."""
     numel = last - first
     steps = {loop.to for piece in pieces for loop in piece.loops if loop.size > 1}
@@ -246,14 +246,14 @@ def _grid(pieces: Sequence[Piece], first: int, last: int) -> Grid | None:
     digits = dict(zip(chain, range(len(radices)), strict=False))
     cells: list[Cell] = []
     for piece in pieces:
-        cell = _cell(piece, piece.to - first, chain, radices, digits)
+        cell = _make_cell(piece, piece.to - first, chain, radices, digits)
         if cell is None:
             return None
         cells.append(cell)
     return Grid(first, last, tuple(reversed(radices)), tuple(cells))
 
 
-def _cell(
+def _make_cell(
     piece: Piece, start: int, chain: Sequence[int], radices: Sequence[int], digits: dict[int, int]
 ) -> Cell | None:
     """A piece as a box of the digits, of which the last one counts single elements; None if it is none."""
@@ -289,11 +289,11 @@ def cover_of(pieces: Sequence[Piece], numel: int) -> Cover:
         raise UnsupportedError("a piece lies outside of its tensor")
     if not pieces:
         return Cover(numel, 0)
-    covers = [_cover(grid) for grid in grids_of(pieces, numel)]
+    covers = [_grid_cover(grid) for grid in grids_of(pieces, numel)]
     return Cover(sum([cover.missing for cover in covers]), sum([cover.doubled for cover in covers]))
 
 
-def _cover(grid: Grid) -> Cover:
+def _grid_cover(grid: Grid) -> Cover:
     """The cover of a grid by its boxes, counted over the cuts that they make."""
     import numpy as np
 
@@ -318,11 +318,11 @@ def _cover(grid: Grid) -> Cover:
         counts[box] += 1
     missing, doubled = counts == 0, counts > 1
     sizes = [np.diff(marks) for marks in cuts]
-    return Cover(_weighed(missing, sizes), _weighed(doubled, sizes))
+    return Cover(_count_elements(missing, sizes), _count_elements(doubled, sizes))
 
 
 def _cover_in_parts(grid: Grid) -> Cover:
-    """As `_cover`, for a grid with too many cells: along its first dimension with several cuts, one part after the other."""
+    """As `_grid_cover`, for a grid with too many cells: along its first dimension with several cuts, one part after the other."""
     dim = next(dim for dim, size in enumerate(grid.shape) if size > 1)
     marks = {0, grid.shape[dim]}
     for cell in grid.cells:
@@ -336,22 +336,22 @@ def _cover_in_parts(grid: Grid) -> Cover:
             if cell.offsets[dim] <= low and high <= cell.offsets[dim] + cell.sizes[dim]
         ]
         flat = [
-            cell._replace(offsets=_with(cell.offsets, dim, 0), sizes=_with(cell.sizes, dim, 1))
+            cell._replace(offsets=_with_value(cell.offsets, dim, 0), sizes=_with_value(cell.sizes, dim, 1))
             for cell in inside
         ]
-        cover = _cover(Grid(0, 0, _with(grid.shape, dim, 1), tuple(flat)))
+        cover = _grid_cover(Grid(0, 0, _with_value(grid.shape, dim, 1), tuple(flat)))
         total = Cover(
             total.missing + (high - low) * cover.missing, total.doubled + (high - low) * cover.doubled
         )
     return total
 
 
-def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
+def _with_value(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
     """The same numbers with another one at one place."""
     return (*values[:dim], value, *values[dim + 1 :])
 
 
-def _weighed(mask: Array, sizes: Sequence[Array]) -> int:
+def _count_elements(mask: Array, sizes: Sequence[Array]) -> int:
     """The number of elements in the cells of a mask, whose cells have these sizes along each dimension."""
     import numpy as np
 
@@ -373,42 +373,42 @@ class Nest(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-def nested(keys: Sequence[int] | Array, places: Sequence[int] | Array) -> list[Nest]:
+def nest_places(keys: Sequence[int] | Array, places: Sequence[int] | Array) -> list[Nest]:
     """A sequence of places in sources, as few nested loops. `keys` number the sources."""
     import numpy as np
 
-    return _nested(np.asarray(keys, np.int64), np.asarray(places, np.int64), 0)
+    return _nest_arrays(np.asarray(keys, np.int64), np.asarray(places, np.int64), 0)
 
 
 _DEPTH = 12
 """Loops inside of each other at most."""
 
 
-def _nested(keys: Array, places: Array, depth: int) -> list[Nest]:
+def _nest_arrays(keys: Array, places: Array, depth: int) -> list[Nest]:
     import numpy as np
 
     count = len(keys)
     is_one = bool((keys == keys[0]).all())
     if is_one:
-        run = _run(places)
+        run = _single_loop(places)
         if run is not None:
             return [Nest(0, int(keys[0]), int(places[0]), run)]
-    period = _period(keys, places) if depth < _DEPTH else None
+    period = _find_period(keys, places) if depth < _DEPTH else None
     if period is not None:
-        return _repeated(keys, places, period, depth)
+        return _nest_repeats(keys, places, period, depth)
     if not is_one:
         ends = [*(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), count]
         nests: list[Nest] = []
         first = 0
         for end in ends:
-            inner = _nested(keys[first:end], places[first:end], depth + 1)
+            inner = _nest_arrays(keys[first:end], places[first:end], depth + 1)
             nests += [nest._replace(first=nest.first + first) for nest in inner]
             first = end
         return nests
-    return _runs(int(keys[0]), places.tolist())
+    return _nest_runs(int(keys[0]), places.tolist())
 
 
-def _run(places: Array) -> tuple[Loop, ...] | None:
+def _single_loop(places: Array) -> tuple[Loop, ...] | None:
     """The loop of places with one step between them, or None."""
     import numpy as np
 
@@ -418,7 +418,7 @@ def _run(places: Array) -> tuple[Loop, ...] | None:
     return (Loop(len(places), 1, int(steps[0])),) if bool((steps == steps[0]).all()) else None
 
 
-def _period(keys: Array, places: Array) -> int | None:
+def _find_period(keys: Array, places: Array) -> int | None:
     """The length of the shortest part of which a sequence consists, each one so much later than the one before it."""
     count = len(keys)
     for period in range(2, count // 2 + 1):
@@ -432,7 +432,7 @@ def _period(keys: Array, places: Array) -> int | None:
     return None
 
 
-def _repeated(keys: Array, places: Array, period: int, depth: int) -> list[Nest]:
+def _nest_repeats(keys: Array, places: Array, period: int, depth: int) -> list[Nest]:
     """The loops of a sequence that consists of parts of this length."""
     import numpy as np
 
@@ -440,7 +440,7 @@ def _repeated(keys: Array, places: Array, period: int, depth: int) -> list[Nest]
     steps = places[period : 2 * period] - places[:period]
     # Entries are of one inner loop only if they move on alike.
     pairs, joint = np.unique(np.stack([keys[:period], steps], axis=1), axis=0, return_inverse=True)
-    inner = _nested(joint.reshape(-1), places[:period], depth + 1)
+    inner = _nest_arrays(joint.reshape(-1), places[:period], depth + 1)
     nests: list[Nest] = []
     for nest in inner:
         key, step = pairs[nest.key].tolist()
@@ -448,7 +448,7 @@ def _repeated(keys: Array, places: Array, period: int, depth: int) -> list[Nest]
     return nests
 
 
-def _runs(key: int, places: Sequence[int]) -> list[Nest]:
+def _nest_runs(key: int, places: Sequence[int]) -> list[Nest]:
     """Places of one source without a common period: runs of one step, joined where they repeat."""
     nests: list[Nest] = []
     first = 0
@@ -463,13 +463,13 @@ def _runs(key: int, places: Sequence[int]) -> list[Nest]:
         loops = (Loop(last - first, 1, step),) if last - first > 1 else ()
         nests.append(Nest(first, key, places[first], loops))
         first = last
-    joined = _joined(nests)
+    joined = _join_nests(nests)
     while len(joined) < len(nests):
-        nests, joined = joined, _joined(joined)
+        nests, joined = joined, _join_nests(joined)
     return joined
 
 
-def _joined(nests: Sequence[Nest]) -> list[Nest]:
+def _join_nests(nests: Sequence[Nest]) -> list[Nest]:
     """The loops of which several in a row differ in their beginnings only, by one step, as one loop around them."""
     joined: list[Nest] = []
     number = 0

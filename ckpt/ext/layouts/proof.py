@@ -131,7 +131,7 @@ def cast_elements(raw: Array, source: DType, to: DType) -> Array:
     """Raw elements in another dtype, rounded to nearest even."""
     import numpy as np
 
-    data, _, _ = cast.counted(raw.tobytes(), source, to)
+    data, _, _ = cast.cast_and_count(raw.tobytes(), source, to)
     return np.frombuffer(data, raw_kind(to.bits // 8)).reshape(raw.shape)
 
 

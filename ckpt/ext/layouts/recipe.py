@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from ckpt.bytes.executor import current
-from ckpt.bytes.target import make_parents, target, writing
+from ckpt.bytes.executor import current_executor
+from ckpt.bytes.target import make_parents, target, writing_file
 from ckpt.commands.rewriting.report import with_ties
-from ckpt.ext.layouts.checking import checked
+from ckpt.ext.layouts.checking import check_recipe
 from ckpt.ext.layouts.document import parsed_mapping, read_recipe, recipe_text
 from ckpt.ext.layouts.find import find_layout
 from ckpt.ext.layouts.report import RecipeReport
@@ -17,9 +17,9 @@ from ckpt.ext.layouts.sides import Side, side_of
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
-from ckpt.surface.api.keywords import Path, Texts, limits_only, text_only, texts
+from ckpt.surface.api.keywords import Path, Texts, keyword_texts, limits_only, text_only
 from ckpt.surface.api.opening import Input, at_hand
-from ckpt.surface.api.progress import Progress, metered
+from ckpt.surface.api.progress import Progress, metered_reading
 
 
 def recipe(
@@ -43,7 +43,7 @@ def recipe(
     """
     text_only(section=section)
     limits_only(limits)
-    assumed = parsed_mapping(texts(assume))
+    assumed = parsed_mapping(keyword_texts(assume))
     if check is not None and (out is not None or assumed):
         raise UsageError("--check proves a recipe: it goes without -o and --assume")
     place = None if out is None else target(os.fsdecode(out), force=force, parents=parents)
@@ -51,13 +51,13 @@ def recipe(
     with ExitStack() as stack:
         opened = [stack.enter_context(at_hand(side, limits, plugins=plugins)) for side in (before, after)]
         sides = [side_of(with_ties(side.survey, side.limits), section) for side in opened]
-        with metered(progress, *opened) as meter:
+        with metered_reading(progress, *opened) as meter:
             if given is not None:
-                findings = checked(given, sides[0], sides[1], current(), meter)
+                findings = check_recipe(given, sides[0], sides[1], current_executor(), meter)
                 made = given
             else:
                 _refuse_unknown(assumed, sides[0], sides[1])
-                findings = find_layout(sides[0].leaves, sides[1].leaves, assumed, current(), meter)
+                findings = find_layout(sides[0].leaves, sides[1].leaves, assumed, current_executor(), meter)
                 made = recipe_of(findings, sides[0].leaves, sides[1].leaves)
         for side in opened:
             side.check_unchanged()
@@ -75,7 +75,7 @@ def recipe(
     if parents:
         make_parents(place)
     data = recipe_text(made).encode()
-    with writing(place, len(data)) as sink:
+    with writing_file(place, len(data)) as sink:
         sink.write(data)
     return report._replace(path=place.path)
 

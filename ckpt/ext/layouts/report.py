@@ -7,8 +7,8 @@ from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS, Findings, Made,
 from ckpt.ext.layouts.rules import Recipe
 from ckpt.ext.layouts.sides import Passed
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, plural, show
-from ckpt.surface.reports import pickled
+from ckpt.model.text import Json, counted_noun, show
+from ckpt.surface.reports import reduce_report
 
 
 class RecipeReport(NamedTuple):
@@ -30,7 +30,7 @@ class RecipeReport(NamedTuple):
     """The path of the recipe that was written."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.before, RecipeReport, *self)
+        return reduce_report(self.before, RecipeReport, *self)
 
     def __repr__(self) -> str:
         return f"<ckpt.RecipeReport {show(self.before)} → {show(self.after)}: {self.headline}>"
@@ -75,7 +75,7 @@ class RecipeReport(NamedTuple):
         """The answer in one line."""
         count = len(self.findings.made)
         verb = "is" if count == 1 else "are"
-        return f"{len(self.made):,} of {plural(count, 'tensor')} of B {verb} made of A, bit for bit"
+        return f"{len(self.made):,} of {counted_noun(count, 'tensor')} of B {verb} made of A, bit for bit"
 
     @property
     def is_whole(self) -> bool:

@@ -34,7 +34,7 @@ def reversed_recipe(whole: Expanded) -> Reversed:
     turned: dict[str, list[Piece]] = {name: [] for name in whole.wanted}
     used: dict[str, list[Piece]] = {target.name: [] for target in whole.targets}
     copies: list[Copy] = []
-    for name, rows in _takers(whole).items():
+    for name, rows in _copies_by_source(whole).items():
         numel = prod(whole.wanted[name].shape)
         backs = [row.piece.turned(row.target) for row in rows]
         is_once = not cover_of(backs, numel).doubled
@@ -69,7 +69,7 @@ def _computed_back(piece: Piece, name: str) -> Piece:
     return piece._replace(formula=inverse_of(piece.formula))
 
 
-def _takers(whole: Expanded) -> dict[str, list[Copy]]:
+def _copies_by_source(whole: Expanded) -> dict[str, list[Copy]]:
     """The pieces that take something of each tensor of A, and their targets."""
     takers: dict[str, list[Copy]] = {}
     for target in whole.targets:

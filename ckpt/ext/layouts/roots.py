@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
 from ckpt.commands.sum.sums import Sum
 from ckpt.evidence.survey import Survey
-from ckpt.ext.layouts.fibres import blocks_in_rows, mixed
+from ckpt.ext.layouts.fibres import blocks_in_rows, mix_bits
 from ckpt.ext.layouts.sides import side_of
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import UnreadableError
@@ -70,13 +70,13 @@ def _sums_of(ref: TensorRef) -> tuple[int, int]:
 
     one = two = 0
     for block in blocks_in_rows(ref, ref.dtype):
-        hashes = mixed(block.bits)
+        hashes = mix_bits(block.bits)
         one += int(np.add.reduce(hashes))
-        two += int(np.add.reduce(_second(hashes)))
+        two += int(np.add.reduce(_second_hashes(hashes)))
     return one % 2**64, two % 2**64
 
 
-def _second(hashes: Array) -> Array:
+def _second_hashes(hashes: Array) -> Array:
     """Other mixed bits of the same elements, of which equal sums are no equal sums of the first ones."""
     import numpy as np
 

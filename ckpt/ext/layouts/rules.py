@@ -73,10 +73,17 @@ class Rule(NamedTuple):
         for part in self.parts:
             for number in range(part.times):
                 all_places = {**places, EACH: number}
-                source = None if part.source is None else _named(part.source, all_places)
+                source = None if part.source is None else _template_name(part.source, all_places)
                 to = part.to + number * part.to_step
                 pieces.append(
-                    Piece(source, to, _value(part.at, all_places), part.loops, part.constant, part.formula)
+                    Piece(
+                        source,
+                        to,
+                        _affine_value(part.at, all_places),
+                        part.loops,
+                        part.constant,
+                        part.formula,
+                    )
                 )
         return pieces
 
@@ -129,7 +136,7 @@ class Expanded(NamedTuple):
     wanted: dict[str, Wanted]
 
 
-def expanded(recipe: Recipe) -> Expanded:
+def expand_recipe(recipe: Recipe) -> Expanded:
     """The tensors of a recipe. Raises UnreadableError where it contradicts itself, LimitError."""
     total = sum([rule.times * max(1, sum([part.times for part in rule.parts])) for rule in recipe.rules])
     total += sum([prod([len(values) for _, values in row.places]) for row in recipe.dropped])
@@ -139,18 +146,20 @@ def expanded(recipe: Recipe) -> Expanded:
     wanted: dict[str, Wanted] = {}
     for rule in recipe.rules:
         for places in rule.cases():
-            name = _named(rule.target, places)
+            name = _template_name(rule.target, places)
             if name in targets:
                 raise UnreadableError(f"two rules make {show(name, 80)}")
             pieces = tuple(rule.pieces(places))
             for piece, part in zip(pieces, _parts_of(rule), strict=True):
                 if piece.source is not None and part.dtype is not None:
-                    _want(wanted, Wanted(piece.source, part.shape, part.dtype))
+                    _add_wanted(wanted, Wanted(piece.source, part.shape, part.dtype))
             targets[name] = Target(name, rule.shape, rule.dtype, pieces)
     for left in recipe.dropped:
-        for places in _cases(left.places):
-            name = _named(left.source, places)
-            _want(wanted, Wanted(name, left.shape, left.dtype, left.elements, left.equal_to, left.constant))
+        for places in _place_cases(left.places):
+            name = _template_name(left.source, places)
+            _add_wanted(
+                wanted, Wanted(name, left.shape, left.dtype, left.elements, left.equal_to, left.constant)
+            )
     return Expanded(tuple(targets.values()), wanted)
 
 
@@ -159,7 +168,7 @@ def _parts_of(rule: Rule) -> list[Part]:
     return [part for part in rule.parts for _ in range(part.times)]
 
 
-def _named(template: Template, places: Mapping[str, int]) -> str:
+def _template_name(template: Template, places: Mapping[str, int]) -> str:
     """The name that a template gives. Raises UnreadableError for a place that is not there."""
     try:
         return template.name(places)
@@ -167,7 +176,7 @@ def _named(template: Template, places: Mapping[str, int]) -> str:
         raise UnreadableError(f"{show(template.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
 
 
-def _value(number: Affine, places: Mapping[str, int]) -> int:
+def _affine_value(number: Affine, places: Mapping[str, int]) -> int:
     """The value of a number. Raises UnreadableError for a place that is not there."""
     try:
         return number.value(places)
@@ -175,7 +184,7 @@ def _value(number: Affine, places: Mapping[str, int]) -> int:
         raise UnreadableError(f"{show(number.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
 
 
-def _want(wanted: dict[str, Wanted], row: Wanted) -> None:
+def _add_wanted(wanted: dict[str, Wanted], row: Wanted) -> None:
     """Note that a recipe takes a tensor. Raises UnreadableError where it says two things of it."""
     known = wanted.get(row.name)
     if known is None:
@@ -187,7 +196,7 @@ def _want(wanted: dict[str, Wanted], row: Wanted) -> None:
         wanted[row.name] = row
 
 
-def _cases(places: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[dict[str, int]]:
+def _place_cases(places: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[dict[str, int]]:
     """The values of places, each with each."""
     for values in product(*[values for _, values in places]):
         yield dict(zip([name for name, _ in places], values, strict=True))
@@ -312,12 +321,12 @@ def _folded_parts(
         first = 0
         while first < len(rows):
             count = _run_length(rows[first:], forms)
-            out.append(_folded(rows[first : first + count], forms, leaves))
+            out.append(_fold_run(rows[first : first + count], forms, leaves))
             first += count
     return tuple(sorted(out, key=lambda part: part.piece.to))
 
 
-def _vector(piece: Piece, forms: Mapping[str, Form]) -> tuple[int, ...]:
+def _piece_numbers(piece: Piece, forms: Mapping[str, Form]) -> tuple[int, ...]:
     """The numbers of a piece: where it begins on both sides, and those in the name of its source."""
     numbers = () if piece.source is None else forms[piece.source].numbers
     return piece.to, piece.at, *numbers
@@ -327,25 +336,25 @@ def _run_length(rows: Sequence[Piece], forms: Mapping[str, Form]) -> int:
     """The number of pieces from the first one on that follow each other by one step."""
     if len(rows) < 2:
         return 1
-    vectors = [_vector(rows[0], forms), _vector(rows[1], forms)]
+    vectors = [_piece_numbers(rows[0], forms), _piece_numbers(rows[1], forms)]
     steps = [two - one for one, two in zip(*vectors, strict=True)]
     count = 2
     while count < len(rows):
-        vectors = [_vector(rows[count - 1], forms), _vector(rows[count], forms)]
+        vectors = [_piece_numbers(rows[count - 1], forms), _piece_numbers(rows[count], forms)]
         if [two - one for one, two in zip(*vectors, strict=True)] != steps:
             break
         count += 1
     return count if count >= _FEWEST else 1
 
 
-def _folded(rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]) -> _Folded:
+def _fold_run(rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]) -> _Folded:
     """The pieces of a run as one part."""
     piece = rows[0]
     form = None if piece.source is None else forms[piece.source]
     leaf = None if piece.source is None else leaves[piece.source]
     if len(rows) == 1:
         return _Folded(piece, form, leaf)
-    one, two = _vector(rows[0], forms), _vector(rows[1], forms)
+    one, two = _piece_numbers(rows[0], forms), _piece_numbers(rows[1], forms)
     to_step, at_step, *steps = [after - before for before, after in zip(one, two, strict=True)]
     return _Folded(piece, form, leaf, len(rows), to_step, at_step, tuple(steps))
 
@@ -355,12 +364,14 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
     numbers = [row.form.numbers for row in rows]
     values = [sorted({row[place] for row in numbers}) for place in range(len(numbers[0]))]
     if prod([len(row) for row in values]) == len(rows):
-        fitted = _fitted(rows, values)
+        fitted = _fit_numbers(rows, values)
         if fitted is not None:
-            return [_rule(rows[0], values, fitted)]
+            return [_make_rule(rows[0], values, fitted)]
     varying = [place for place, row in enumerate(values) if len(row) > 1]
     if not varying:
-        return [_rule(row, [[number] for number in row.form.numbers], _constants(row)) for row in rows]
+        return [
+            _make_rule(row, [[number] for number in row.form.numbers], _constant_numbers(row)) for row in rows
+        ]
     place = min(varying, key=lambda place: len(values[place]))
     out: list[Rule] = []
     rest = values[place]
@@ -368,7 +379,7 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
         count, fitted = _longest_fit(rows, place, rest)
         chosen = [row for row in rows if row.form.numbers[place] in rest[:count]]
         own = [sorted({row.form.numbers[index] for row in chosen}) for index in range(len(values))]
-        out += _rules_of(chosen) if fitted is None else [_rule(chosen[0], own, fitted)]
+        out += _rules_of(chosen) if fitted is None else [_make_rule(chosen[0], own, fitted)]
         rest = rest[count:]
     return out
 
@@ -383,19 +394,19 @@ def _longest_fit(rows: Sequence[_Row], place: int, values: Sequence[int]) -> tup
             for index in range(len(chosen[0].form.numbers))
         ]
         is_product = prod([len(row) for row in own]) == len(chosen)
-        fitted = _fitted(chosen, own) if is_product else None
+        fitted = _fit_numbers(chosen, own) if is_product else None
         if fitted is None:
             break
         best = count, fitted
     return best
 
 
-def _constants(row: _Row) -> list[Affine]:
+def _constant_numbers(row: _Row) -> list[Affine]:
     """The numbers of a tensor as they are."""
     return [Affine(number) for number in row.numbers]
 
 
-def _fitted(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[Affine] | None:
+def _fit_numbers(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[Affine] | None:
     """Each number of the parts as one that follows the places of the names, or None if one does not."""
     by_numbers = {row.form.numbers: row.numbers for row in rows}
     base = tuple([row[0] for row in values])
@@ -424,7 +435,7 @@ def _fitted(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[Affin
     return out
 
 
-def _rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine]) -> Rule:
+def _make_rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine]) -> Rule:
     """The rule of tensors that differ by their numbers alone."""
     own: list[Affine] = []
     places: list[tuple[str, tuple[int, ...]]] = []

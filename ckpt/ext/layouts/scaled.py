@@ -27,23 +27,23 @@ def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
     if target.dtype != source.dtype or target.dtype.name not in COMPUTED or not count:
         return []
     ours, theirs = (
-        cast.numbers(read_elements(leaf.flat, first, ((count, 1),)).tobytes(), leaf.dtype).astype("f8")
+        cast.as_numbers(read_elements(leaf.flat, first, ((count, 1),)).tobytes(), leaf.dtype).astype("f8")
         for leaf in (target, source)
     )
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return []
     for shift in (1.0, -1.0):
-        if np.abs(ours - theirs - shift).max() <= 2.0 ** -(_mantissa(target.dtype)) * 4:
+        if np.abs(ours - theirs - shift).max() <= 2.0 ** -(_mantissa_bits(target.dtype)) * 4:
             return [f"+{shift!r}"]
-    return _factors(ours, theirs, target)
+    return _fitting_factors(ours, theirs, target)
 
 
-def _mantissa(dtype: DType) -> int:
+def _mantissa_bits(dtype: DType) -> int:
     """The bits of the mantissa of a dtype that are stored."""
     return {"float64": 52, "float32": 23, "float16": 10}.get(dtype.name, 7)
 
 
-def _factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
+def _fitting_factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
     """The factors that fit all of some numbers within rounding, those that people use first."""
     import numpy as np
 
@@ -51,7 +51,7 @@ def _factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
     if not used.any() or not theirs.any():
         return []
     ratios = ours[used] / theirs[used]
-    slack = np.abs(ratios) * 2.0 ** -(_mantissa(target.dtype) + 1) * 1.01
+    slack = np.abs(ratios) * 2.0 ** -(_mantissa_bits(target.dtype) + 1) * 1.01
     low, high = float((ratios - slack).max()), float((ratios + slack).min())
     if low > high or (low <= 1.0 <= high and bool((ours == theirs).all())):
         return []

@@ -7,7 +7,7 @@ from itertools import permutations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.ext.layouts.fibres import Axes, Fibres, mixed, mixed_number
+from ckpt.ext.layouts.fibres import Axes, Fibres, mix_bits, mixed_number
 from ckpt.ext.layouts.pieces import (
     MOST,
     Loop,
@@ -15,7 +15,7 @@ from ckpt.ext.layouts.pieces import (
     Piece,
     flat_steps,
     matched_dims,
-    nested,
+    nest_places,
 )
 from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
 from ckpt.model.dtypes import DType
@@ -75,7 +75,7 @@ def index_of(fibres: Mapping[int, Fibres], *, whole_only: bool = False) -> Index
             keys.append(flat + np.uint64(key_offset(inner)))
             owners.append(np.full(len(flat), number, np.int32))
             families.append(np.full(len(flat), kinds.setdefault(family, len(kinds)), np.int16))
-            places.append(_starts(row.shape, steps, family))
+            places.append(_slice_starts(row.shape, steps, family))
     if not keys:
         none = np.zeros(0, np.int64)
         return Index(none.astype(np.uint64), none, none, none, tuple(kinds))
@@ -90,7 +90,7 @@ def index_of(fibres: Mapping[int, Fibres], *, whole_only: bool = False) -> Index
     )
 
 
-def _starts(shape: Sequence[int], steps: Sequence[int], family: Axes) -> Array:
+def _slice_starts(shape: Sequence[int], steps: Sequence[int], family: Axes) -> Array:
     """The first element of each slice of a family, in the order of the kept axes."""
     import numpy as np
 
@@ -129,16 +129,16 @@ class Search:
         for number in range(int(first), min(int(last), int(first) + _CANDIDATES)):
             owner = self._leaves[int(index.owners[number])]
             family = index.kinds[int(index.families[number])]
-            piece = self._slice(target, owner, family, int(index.places[number]))
+            piece = self._slice_piece(target, owner, family, int(index.places[number]))
             if piece is not None and (piece,) not in ways:
                 ways.append((piece,))
         return Found(ways[0], tuple(ways[1:])) if ways else None
 
-    def _slice(self, target: Leaf, owner: Leaf, family: Axes, start: int) -> Piece | None:
+    def _slice_piece(self, target: Leaf, owner: Leaf, family: Axes, start: int) -> Piece | None:
         """The piece of a target that has the elements of one slice, proved; None if their order is another one."""
         ours = dims_without(target.shape, ())
         theirs = dims_without(owner.shape, family)
-        for loops in orders(ours, theirs):
+        for loops in loop_orders(ours, theirs):
             piece = Piece(owner.name, 0, start, tuple(loops)).normalized()
             if is_proved(piece, target, self._by_name):
                 return piece
@@ -169,7 +169,7 @@ class Search:
                 most = count
                 what = "rows" if family == (0,) else "slices"
                 best = f"{count:,} of {len(flat):,} {what} are in A"
-            chosen = self._chosen(target, index, lows, highs, found)
+            chosen = self._choose_slices(target, index, lows, highs, found)
             missing = ~found
             if missing.any() and not self._fill_gaps(target, family, chosen, missing):
                 continue
@@ -184,7 +184,7 @@ class Search:
             best = "slices of A in an order that ckpt does not find"
         return None, best
 
-    def _chosen(self, target: Leaf, index: Index, lows: Array, highs: Array, found: Array) -> Chosen:
+    def _choose_slices(self, target: Leaf, index: Index, lows: Array, highs: Array, found: Array) -> Chosen:
         """The slice of A for each slice of a target. Where several have its sum, it is of the tensor with the most of them."""
         import numpy as np
 
@@ -258,7 +258,7 @@ class Search:
             if nest.key not in inner_parts:
                 theirs = dims_without(owner.shape, index.kinds[nest.key % kinds])
                 own = [row for row in nests if row.key == nest.key]
-                inner_parts[nest.key] = self._inner(target, owner, ours, theirs, own, family)
+                inner_parts[nest.key] = self._inner_loops(target, owner, ours, theirs, own, family)
             parts = inner_parts[nest.key]
             if parts is None:
                 return None
@@ -270,12 +270,12 @@ class Search:
                 return None
         return tuple(pieces) if self.is_made(target, pieces) else None
 
-    def _inner(
+    def _inner_loops(
         self, target: Leaf, owner: Leaf, ours: Dims, theirs: Dims, nests: Sequence[Nest], family: Axes
     ) -> list[_Inner] | None:
         """The loops over the elements inside of a slice: in the same order, with permuted axes, or permuted in any way."""
         outer = _outer_loops(nests[0], family, target.shape, flat_steps(target.shape))
-        for loops in orders(ours, theirs):
+        for loops in loop_orders(ours, theirs):
             piece = Piece(owner.name, outer.first, nests[0].at, tuple(loops)).normalized()
             if is_proved(piece, target, self._by_name):
                 return [_Inner(0, 0, tuple(loops))]
@@ -283,7 +283,7 @@ class Search:
         if len(merged) != 1 or merged[0][0] > _INNER:
             return None
         pairs = _slice_pairs(nests, family, target.shape)
-        return _permuted(target, owner, merged[0], theirs, pairs)
+        return _find_permutation(target, owner, merged[0], theirs, pairs)
 
 
 class _Inner(NamedTuple):
@@ -327,7 +327,7 @@ def _next_place(own: Sequence[int], places: Array, sources: Array, number: int, 
 def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
     """The slices of a family as nested loops, of which none crosses an index of the first of two axes in part."""
     if len(counts) == 1:
-        return nested(chosen.keys, chosen.places)
+        return nest_places(chosen.keys, chosen.places)
     rows, width = counts
     keys, places = chosen.keys.reshape(rows, width), chosen.places.reshape(rows, width)
     steps = places[1:] - places[:-1]
@@ -338,7 +338,7 @@ def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
         row = [numbers.setdefault(value, len(numbers)) for value in joint.tolist()]
         back = list(numbers)
         nests: list[Nest] = []
-        for nest in nested(row, places[0]):
+        for nest in nest_places(row, places[0]):
             value = back[nest.key]
             key = int(keys[0][row.index(nest.key)])
             step = int(moves[row.index(nest.key)])
@@ -347,7 +347,7 @@ def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
         return nests
     out: list[Nest] = []
     for number in range(rows):
-        inner = nested(keys[number], places[number])
+        inner = nest_places(keys[number], places[number])
         out += [nest._replace(first=nest.first + number * width) for nest in inner]
     return out
 
@@ -389,7 +389,7 @@ def merged_dims(dims: Dims) -> list[tuple[int, int]]:
     return merged or [(1, 1)]
 
 
-def orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
+def loop_orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
     """The loops over as many elements on both sides: in the order of both, then with the axes of A in other orders."""
     seen: list[list[Loop]] = []
     variants = permutations(theirs) if 1 < len(theirs) <= _DIMS else iter([tuple(theirs)])
@@ -421,7 +421,7 @@ def _slice_pairs(nests: Sequence[Nest], family: Axes, shape: Sequence[int]) -> l
     return pairs[:_SAMPLED]
 
 
-def _permuted(
+def _find_permutation(
     target: Leaf, owner: Leaf, dim: tuple[int, int], theirs: Dims, pairs: Sequence[tuple[int, int]]
 ) -> list[_Inner] | None:
     """The loops over the elements of a slice that were permuted in the same way in all slices, as some of them show."""
@@ -437,7 +437,7 @@ def _permuted(
             given = cast_elements(given, owner.dtype, target.dtype)
         for row, bits in ((ours, wanted), (other, given)):
             row *= np.uint64(0x9E3779B97F4A7C15)
-            row ^= mixed(bits)
+            row ^= mix_bits(bits)
     # Equal columns are taken one after the other.
     order, turn = np.argsort(other, kind="stable"), np.argsort(ours, kind="stable")
     if not bool((other[order] == ours[turn]).all()):
@@ -447,7 +447,7 @@ def _permuted(
     starts = np.zeros((), np.int64)
     for count, width in theirs:
         starts = starts[..., None] + np.arange(count, dtype=np.int64) * width
-    nests = nested([0] * size, starts.reshape(-1)[taken])
+    nests = nest_places([0] * size, starts.reshape(-1)[taken])
     return [
         _Inner(
             nest.first * step,

@@ -12,7 +12,7 @@ from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UsageError
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Tensor, TensorRef, unwrapped
+from ckpt.model.tensors import Tensor, TensorRef, unwrap_dtensor
 
 _EXPANDED = 1 << 30
 """The most bytes beyond its storage of a tensor with repeating strides that is looked at."""
@@ -44,7 +44,7 @@ def side_of(survey: Survey, section: str | None = None, select: Globs | None = N
     passed: list[Passed] = []
     entries = entries_of(survey, section, select)
     for name, entry in entries:
-        tensor = numeric(unwrapped(entry.tensor))
+        tensor = numeric(unwrap_dtensor(entry.tensor))
         why = unread_kind(tensor)
         if isinstance(tensor, TensorRef) and why is None:
             leaves.append(leaf_of(name, tensor))

@@ -9,8 +9,8 @@ from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import Rule
 from ckpt.ext.layouts.templates import values_text
 from ckpt.ext.layouts.words import part_words, source_words
-from ckpt.model.text import plural, show, show_name
-from ckpt.surface.text.lines import Line, hung
+from ckpt.model.text import counted_noun, show, show_name
+from ckpt.surface.text.lines import Line, hanging_lines
 
 _MOST = 200
 """The rules that are shown."""
@@ -34,29 +34,29 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
             lines += _rule_lines(rule, width)
         rest = len(report.recipe.rules) - _MOST
         if rest > 0:
-            lines.append([(f"and {plural(rest, 'more rule')} (--json shows all)", "dim")])
-    lines += _listed(
-        f"not made of A: {plural(len(report.left), 'tensor')}",
+            lines.append([(f"and {counted_noun(rest, 'more rule')} (--json shows all)", "dim")])
+    lines += _titled_lines(
+        f"not made of A: {counted_noun(len(report.left), 'tensor')}",
         [(row.name, _left_text(row.why, row.ways)) for row in report.left],
         width,
     )
-    lines += _listed(
-        f"values of A that are used nowhere: {plural(len(report.unused), 'tensor')}",
+    lines += _titled_lines(
+        f"values of A that are used nowhere: {counted_noun(len(report.unused), 'tensor')}",
         [(row.name, _unused_text(row.elements, row.of)) for row in report.unused],
         width,
     )
-    lines += _listed(
-        f"padding of A, dropped: {plural(len(report.padded), 'tensor')}",
+    lines += _titled_lines(
+        f"padding of A, dropped: {counted_noun(len(report.padded), 'tensor')}",
         [(row.name, _unused_text(row.elements, row.of)) for row in report.padded],
         width,
     )
-    lines += _listed(
-        f"copies in A, which must be equal: {plural(len(report.copies), 'tensor')}",
+    lines += _titled_lines(
+        f"copies in A, which must be equal: {counted_noun(len(report.copies), 'tensor')}",
         [(row.name, f"as {show_name(row.copy_of or '', 80)}") for row in report.copies],
         width,
     )
-    lines += _listed(
-        f"not looked at: {plural(len(report.passed), 'tensor')}",
+    lines += _titled_lines(
+        f"not looked at: {counted_noun(len(report.passed), 'tensor')}",
         [(row.name, row.why) for row in report.passed],
         width,
     )
@@ -66,7 +66,7 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
 def beside_text(report: RecipeReport) -> str | None:
     """The line about the tensors beside the models, or None without any."""
     texts = [
-        f"{plural(count, 'tensor')} of {side}"
+        f"{counted_noun(count, 'tensor')} of {side}"
         for count, side in zip(report.beside, ("A", "B"), strict=True)
         if count
     ]
@@ -84,7 +84,7 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
         words = part_words(part, rule)
         source = show(source_words(part), 160)
         text = ": ".join([text for text in (source, words) if text])
-        lines += hung([("  of ", "dim")] if source else [("  ", "")], text, width)
+        lines += hanging_lines([("  of ", "dim")] if source else [("  ", "")], text, width)
     if len(rule.parts) > _PARTS:
         lines.append([(f"  and {len(rule.parts) - _PARTS:,} more parts", "dim")])
     if rule.by in _BY:
@@ -92,13 +92,13 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
     return lines
 
 
-def _listed(title: str, rows: Sequence[tuple[str, str]], width: int | None) -> list[Line]:
+def _titled_lines(title: str, rows: Sequence[tuple[str, str]], width: int | None) -> list[Line]:
     """A list with its title; no line for an empty one."""
     if not rows:
         return []
     lines: list[Line] = [[], [(title, "head")]]
     for name, text in rows[:_LEFT]:
-        lines += hung([(f"  {show_name(name, 80)}", "name"), ("  ", "")], text, width)
+        lines += hanging_lines([(f"  {show_name(name, 80)}", "name"), ("  ", "")], text, width)
     if len(rows) > _LEFT:
         lines.append([(f"  and {len(rows) - _LEFT:,} more", "dim")])
     return lines

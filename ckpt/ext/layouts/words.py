@@ -9,7 +9,7 @@ from ckpt.ext.layouts.formulas import parse_formula
 from ckpt.ext.layouts.pieces import Loop, Piece, flat_steps, row_loops
 from ckpt.ext.layouts.rules import EACH, Part, Rule
 from ckpt.model.dtypes import DType
-from ckpt.model.text import plural
+from ckpt.model.text import counted_noun
 
 
 def part_words(part: Part, rule: Rule) -> str:
@@ -45,8 +45,8 @@ def _constant_words(part: Part, rule: Rule) -> str:
     if numel == prod(rule.shape):
         return f"all elements {value}"
     if numel % width == 0 and len(rule.shape) > 1:
-        return f"padded by {plural(numel // width, 'row')} of {value}"
-    return f"padded by {plural(numel, 'element')} of {value}"
+        return f"padded by {counted_noun(numel // width, 'row')} of {value}"
+    return f"padded by {counted_noun(numel, 'element')} of {value}"
 
 
 def constant_text(bits: int, dtype: DType) -> str:
@@ -143,7 +143,7 @@ def _order_words(part: Part, rule: Rule) -> list[str]:
         if len(inner) == 1 and inner[0].at > 1:
             words.append("transposed")
         return words
-    halves = _rotary(rows)
+    halves = _rotary_words(rows)
     if halves is not None:
         words.append(halves)
     outer = rows[0] if rows else None
@@ -159,7 +159,7 @@ def _order_words(part: Part, rule: Rule) -> list[str]:
     return words
 
 
-def _rotary(rows: Sequence[Loop]) -> str | None:
+def _rotary_words(rows: Sequence[Loop]) -> str | None:
     """The words for rows whose pairs were halves, or halves pairs, as rotary embeddings have them."""
     if len(rows) < 2:
         return None
@@ -167,7 +167,7 @@ def _rotary(rows: Sequence[Loop]) -> str | None:
     if middle.to != inner.size * inner.to or inner.to != 1:
         return None
     heads = prod([loop.size for loop in rows[:-2]])
-    many = f", {plural(heads, 'head')}" if heads > 1 else ""
+    many = f", {counted_noun(heads, 'head')}" if heads > 1 else ""
     if inner.size == 2 and inner.at == middle.size * middle.at:
         return f"rotary halves to pairs{many}"
     if middle.size == 2 and inner.at == 2 * middle.at:

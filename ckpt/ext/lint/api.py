@@ -13,7 +13,7 @@ from ckpt.ext.lint.lint import FileGate, FileIgnore, FileReport, LintReport
 from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.findings import Finding, Rules
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.handle import read
@@ -22,15 +22,23 @@ from ckpt.surface.api.keywords import (
     Texts,
     codes_of,
     gate_of,
+    keyword_texts,
     limits_only,
     model_of,
     rules_of,
     several_of,
-    texts,
 )
 from ckpt.surface.api.opening import path_of
 from ckpt.surface.api.progress import Progress
-from ckpt.surface.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
+from ckpt.surface.api.walk import (
+    Found,
+    choose_executor,
+    empty_folders,
+    found,
+    is_concern,
+    nothing_in,
+    split_items,
+)
 
 if TYPE_CHECKING:
     from ckpt.ext.lint.settings import LintSettings
@@ -91,13 +99,13 @@ def lint(
     paths = [path_of(one) for one in given if not isinstance(one, Checkpoint)]
     values = read_values or settings.values
     rows = [_judged_open(one, looking, gate, values) for one in given if isinstance(one, Checkpoint)]
-    items, others = parted(found(paths, picked=skip_others))
-    tasks = [Task(_linted, (item, looking, gate, values), 1) for item in items]
-    for number, row in enumerate(many(tasks, jobs).each(tasks), 1):
+    items, others = split_items(found(paths, picked=skip_others))
+    tasks = [Task(_lint_file, (item, looking, gate, values), 1) for item in items]
+    for number, row in enumerate(choose_executor(tasks, jobs).each(tasks), 1):
         if progress is not None:
             progress(number, len(tasks))
         rows.append(row)
-    bare = empty(paths, [row.path for row in rows])
+    bare = empty_folders(paths, [row.path for row in rows])
     for path in bare:
         none = nothing_in(path)
         rows.append(
@@ -107,8 +115,8 @@ def lint(
         )
     if live is not None:
         name = model_name or (model if isinstance(model, str) else type(model).__name__)
-        rows.append(_judged(name, gate, lint_model(live))._replace(is_model=True))
-    rows.sort(key=lambda row: natural(row.path))
+        rows.append(_file_report(name, gate, lint_model(live))._replace(is_model=True))
+    rows.sort(key=lambda row: natural_sort_key(row.path))
     report = LintReport(
         tuple(rows), tuple(others), asked, skip_unreadable, settings.path, exit_zero=exit_zero
     )
@@ -118,7 +126,7 @@ def lint(
 def _ignores(values: Texts) -> tuple[FileIgnore, ...]:
     """The ignores per glob of the call, each `GLOB:CODE[,CODE]`. Raises UsageError."""
     rows = []
-    for value in texts(values):
+    for value in keyword_texts(values):
         glob, colon, codes = value.rpartition(":")
         if not glob or not colon:
             problem = f"--per-file-ignores {show(value, 60)}: no glob and codes"
@@ -143,12 +151,12 @@ def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> R
     return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
 
 
-def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> FileReport:
+def _file_report(path: str, gate: FileGate, findings: Sequence[Finding]) -> FileReport:
     kept, switched_off = gate.kept(path, findings)
     return FileReport(path, kept, switched_off=switched_off)
 
 
-def _linted(item: Found, looking: Looking, gate: FileGate, values: bool) -> FileReport:
+def _lint_file(item: Found, looking: Looking, gate: FileGate, values: bool) -> FileReport:
     """The findings of one file. A file in a folder that never was a checkpoint is skipped."""
     if item.error is not None or item.skipped is not None:
         error = None if item.error is None else item.error.failure(item.path)
@@ -173,6 +181,6 @@ def _judged_survey(path: str, survey: Survey, looking: Looking, gate: FileGate, 
     """The findings of a checkpoint. Raises CkptError, also when it has changed meanwhile."""
     from ckpt.ext.lint.lint import lint as job
 
-    report = _judged(path, gate, job(survey, values=values, plan=looking.plan(survey)))
+    report = _file_report(path, gate, job(survey, values=values, plan=looking.plan(survey)))
     survey.checkpoint.check_unchanged()
     return report

@@ -12,12 +12,19 @@ from ckpt.ext.lint.api import lint
 from ckpt.ext.lint.baseline_file import Baseline, baseline_at, count_known
 from ckpt.ext.lint.lint import LintReport
 from ckpt.ext.lint.settings import LintSettings, nearest_settings, settings_at
-from ckpt.ext.lint.text import github, junit, lint_lines, sarif, statistics_lines, summary
+from ckpt.ext.lint.text import (
+    github_lines,
+    junit_lines,
+    lint_lines,
+    lint_summary,
+    sarif_log,
+    statistics_lines,
+)
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE
 from ckpt.model.limits import Limits
-from ckpt.model.names import endings
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.names import count_endings
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.walk import others_text
 from ckpt.surface.cli import output
@@ -66,7 +73,7 @@ def command(
     gate_given("lint", keywords, default=None)
     settings = _settings(config, is_off=no_config)
     live = model_of(model, arg)
-    names = _names(paths, files_from, require=require) if paths or files_from or live is None else []
+    names = _list_paths(paths, files_from, require=require) if paths or files_from or live is None else []
     for name in names:
         refuse_factory(name, "--model")
     reads_tensors = read_values or settings.values
@@ -77,7 +84,7 @@ def command(
         known = baseline_at(baseline, is_new=True)
     else:
         fence_in(names, workers=reads_tensors or may_be_many(names, jobs), own_code=live is not None)
-    with output.meter("checking", "files") as progress:
+    with output.progress_meter("checking", "files") as progress:
         report = lint(
             names,
             read_values=read_values,
@@ -98,40 +105,40 @@ def command(
         known = known.renewed(report)
         _write_baseline(known)
         report = known.applied_to(report)
-    say = output.complain if report.exit_code == TROUBLE else output.talk
+    say = output.write_complaint if report.exit_code == TROUBLE else output.write_talk
     for row in report.files:
         if row.error is not None and form == "text":
-            say(output.unread(row.path, row.error))
+            say(output.unread_line(row.path, row.error))
         elif row.skipped is not None:
-            output.skip(row.path, row.skipped)
+            output.write_skipped(row.path, row.skipped)
     _tell_switched_off(report)
     _tell_baseline(report, is_new=write_baseline)
     if others:
         output.list_others(report.others)
-    _write(report, form, statistics=statistics)
+    _write_report(report, form, statistics=statistics)
     if form == "text":
         more = f" · {others_text(report.others)}" + ("" if others else " (--others)")
-        output.conclude(summary(report.files) + (more if report.others else ""))
+        output.write_conclusion(lint_summary(report.files) + (more if report.others else ""))
     return report.exit_code
 
 
-def _names(paths: list[str], files_from: list[str] | None, *, require: bool) -> list[str]:
+def _list_paths(paths: list[str], files_from: list[str] | None, *, require: bool) -> list[str]:
     """The PATHs. A list without a name is said, and gives a report of nothing: SARIF and JUnit are files that others read."""
     try:
         return named_paths(paths, files_from, require=require)
     except NothingListedError as nothing:
-        output.conclude(f"ckpt: {nothing}")
+        output.write_conclusion(f"ckpt: {nothing}")
         return []
 
 
-def _write(report: LintReport, form: str, *, statistics: bool) -> None:
-    others = endings(report.others)
+def _write_report(report: LintReport, form: str, *, statistics: bool) -> None:
+    others = count_endings(report.others)
     if form == "json":
         output.write_json(report.to_json())
     elif form == "sarif":
-        output.write_json(sarif(report.files, others))
+        output.write_json(sarif_log(report.files, others))
     elif form in ("github", "junit"):
-        lines = github(report.files) if form == "github" else junit(report.files, others)
+        lines = github_lines(report.files) if form == "github" else junit_lines(report.files, others)
         sys.stdout.writelines(f"{line}\n" for line in lines)
     elif statistics:
         output.write_lines(statistics_lines(report.files, output.screen_width()))
@@ -144,13 +151,13 @@ def _tell_switched_off(report: LintReport) -> None:
     counts = Counter(finding.code for row in report.files for finding in row.switched_off)
     if counts:
         codes = ", ".join(f"{counts[code]:,} {code}" for code in CATALOGUE if counts[code])
-        output.talk(f"ckpt: {show(report.config, None)}: switches off {codes} (--no-config shows them)")
+        output.write_talk(f"ckpt: {show(report.config, None)}: switches off {codes} (--no-config shows them)")
 
 
 def _write_baseline(baseline: Baseline) -> None:
     """Write the file of a baseline. Raises WriteError."""
     data = baseline.text().encode()
-    with target.writing(target.target(baseline.path, force=True), len(data)) as sink:
+    with target.writing_file(target.target(baseline.path, force=True), len(data)) as sink:
         sink.write(data)
 
 
@@ -158,15 +165,15 @@ def _tell_baseline(report: LintReport, *, is_new: bool) -> None:
     """Say on stderr what the baseline left out, or that it was written, and which of its entries are stale."""
     if not report.baseline:
         return
-    known = plural(count_known(report.files), "finding")
+    known = counted_noun(count_known(report.files), "finding")
     place = show(report.baseline, None)
     if is_new:
-        output.talk(f"ckpt: wrote {place}, which holds {known} of these files")
+        output.write_talk(f"ckpt: wrote {place}, which holds {known} of these files")
         return
-    output.talk(f"ckpt: {place}: {known} known and left out")
+    output.write_talk(f"ckpt: {place}: {known} known and left out")
     if report.stale:
         stale = and_more(list(report.stale), 3)
-        output.talk(f"ckpt: {place}: no longer found: {stale} (--write-baseline drops stale entries)")
+        output.write_talk(f"ckpt: {place}: no longer found: {stale} (--write-baseline drops stale entries)")
 
 
 def _settings(config: str | None, *, is_off: bool) -> LintSettings:

@@ -17,10 +17,10 @@ from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import Failure
 from ckpt.model.findings import Finding, Gate, Plan, Rules, order
-from ckpt.model.names import endings
+from ckpt.model.names import count_endings
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, and_more, listed, plural, show
+from ckpt.model.text import Json, and_more, counted_noun, show, show_names
 from ckpt.surface.reports import document_head, shown_as_html
 from ckpt.tree.view import look
 
@@ -51,18 +51,18 @@ def private_values(checkpoint: Checkpoint) -> Iterator[Finding]:
     for value in checkpoint.values:
         if value.same_as is not None or value.fields is not None:
             continue
-        for text in _texts(value.node):
-            for kind, shown in _kinds(value.name, text):
+        for text in _list_texts(value.node):
+            for kind, shown in _private_kinds(value.name, text):
                 places = by_kind.setdefault(kind, [])
                 if value.name not in places:
                     places.append(value.name)
                 example.setdefault(kind, shown)
     for kind, places in by_kind.items():
         example_text = f": {show(example[kind], 60)}" if example[kind] else ""
-        yield Finding("private", f"{kind} at {listed(places, 1)}{example_text}", where=tuple(places))
+        yield Finding("private", f"{kind} at {show_names(places, 1)}{example_text}", where=tuple(places))
 
 
-def _texts(node: Node) -> Iterator[str]:
+def _list_texts(node: Node) -> Iterator[str]:
     """The texts of a value: itself, or the items of a list."""
     view = look(node)
     if view.kind == "scalar":
@@ -75,7 +75,7 @@ def _texts(node: Node) -> Iterator[str]:
                 yield str(inner.value)[:_MOST]
 
 
-def _kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
+def _private_kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
     """(what a text gives away, what of it may be shown)."""
     home = _HOME.search(text)
     if home is not None:
@@ -85,12 +85,12 @@ def _kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
         yield token, ""
     elif _SECRET.search(name) and len(text) >= 8 and any(char.isdigit() for char in text):
         yield "a secret by its name", ""
-    host = _host(text)
+    host = _find_host(text)
     if host is not None:
         yield "a host name", host
 
 
-def _host(text: str) -> str | None:
+def _find_host(text: str) -> str | None:
     """Return the first host name of an inner network with three labels or more, or None."""
     for end in _INNER.finditer(text):
         backwards = _LABELS.match(text[max(0, end.start() - _NAME) : end.start()][::-1])
@@ -145,9 +145,7 @@ class LintReport(NamedTuple):
     exit_zero: bool = False
 
     def __repr__(self) -> str:
-        return (
-            f"<ckpt.LintReport: {plural(len(self.findings), 'finding')} in {plural(len(self.files), 'file')}>"
-        )
+        return f"<ckpt.LintReport: {counted_noun(len(self.findings), 'finding')} in {counted_noun(len(self.files), 'file')}>"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -157,9 +155,9 @@ class LintReport(NamedTuple):
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 2 where a file cannot be read, 1 where the gate closes."""
-        return max(map(self._code, self.files), default=0)
+        return max(map(self._file_exit_code, self.files), default=0)
 
-    def _code(self, row: FileReport) -> int:
+    def _file_exit_code(self, row: FileReport) -> int:
         if row.error is not None:
             return 0 if self.skip_unreadable else 2
         if self.exit_zero:
@@ -170,7 +168,7 @@ class LintReport(NamedTuple):
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.lint`; docs/json.md is its contract. It counts by ending what was not looked at."""
-        counts = endings(self.others)
+        counts = count_endings(self.others)
         return {
             **document_head("ckpt.lint", 2),
             "files": [row.to_json() for row in self.files],
@@ -237,9 +235,9 @@ def lint(
     hidden = survey.unseen
     if survey.record is not None:  # else `inspect` has looked
         findings += loose_findings(hidden.loose)
-    findings += _plain(hidden.plain_tensors)
-    findings += _twice(hidden.twice)
-    findings += _hooks(hidden.hooks)
+    findings += _plain_tensor_findings(hidden.plain_tensors)
+    findings += _duplicate_findings(hidden.twice)
+    findings += _hook_findings(hidden.hooks)
     findings += private_values(survey.checkpoint)
     if values:
         for part in survey.models:
@@ -250,26 +248,30 @@ def lint(
 
 def lint_model(record: ModelRecord) -> list[Finding]:
     """Every finding of a live model."""
-    return [*loose_findings(record.loose), *_plain(record.plain_tensors), *_twice(record.twice)]
+    return [
+        *loose_findings(record.loose),
+        *_plain_tensor_findings(record.plain_tensors),
+        *_duplicate_findings(record.twice),
+    ]
 
 
-def _plain(names: Sequence[str]) -> Iterable[Finding]:
+def _plain_tensor_findings(names: Sequence[str]) -> Iterable[Finding]:
     if names:
         verb = "is a plain attribute" if len(names) == 1 else "are plain attributes"
-        text = f"{listed(names)} {verb}."
+        text = f"{show_names(names)} {verb}."
         follows = "state_dict and .to() miss them. Use register_buffer."
         yield Finding("plain-tensor", text, where=tuple(names), consequence=follows)
 
 
-def _twice(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
+def _duplicate_findings(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
     if pairs:
         both = and_more([f"{show(name, 60)} = {show(other_name, 60)}" for name, other_name in pairs], 4)
-        text = f"{plural(len(pairs), 'module')} have two names: {both}."
+        text = f"{counted_noun(len(pairs), 'module')} have two names: {both}."
         yield Finding("registered-twice", text, where=tuple(name for name, _ in pairs))
 
 
-def _hooks(hooks: Sequence[Hook]) -> Iterable[Finding]:
+def _hook_findings(hooks: Sequence[Hook]) -> Iterable[Finding]:
     if hooks:
         texts = [f"{show(hook.function, 60)} of {show(hook.module, 60) or 'the root'}" for hook in hooks]
-        text = f"Loading needs the code of {plural(len(hooks), 'hook')}: {and_more(texts, 4)}."
+        text = f"Loading needs the code of {counted_noun(len(hooks), 'hook')}: {and_more(texts, 4)}."
         yield Finding("hooks", text, where=tuple(hook.module for hook in hooks))

@@ -10,7 +10,7 @@ from ckpt.bytes.location import locate
 from ckpt.bytes.source import read_limited
 from ckpt.model.errors import LimitError, UnreadableError, UsageError
 from ckpt.model.findings import LEVELS, Level
-from ckpt.model.names import nearest
+from ckpt.model.names import nearest_names
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
@@ -72,7 +72,7 @@ def _is_about_ckpt(path: str) -> bool:
 
 def settings_at(path: str) -> LintSettings:
     """The rules in a pyproject.toml or a ckpt.toml. Raises UsageError for wrong ones."""
-    table = _table(path)
+    table = _read_table(path)
     name = table_name(path)
     _refuse_unknown(path, name, table, _KEYS)
     level = next((level for level in LEVELS if level == table.get("level")), None)
@@ -90,11 +90,11 @@ def settings_at(path: str) -> LintSettings:
         )
     return LintSettings(
         path,
-        _codes(path, table, "select"),
-        _codes(path, table, "ignore"),
+        _read_codes(path, table, "select"),
+        _read_codes(path, table, "ignore"),
         level,
         values,
-        tuple((glob, _codes(path, per_file, glob)) for glob in per_file),
+        tuple((glob, _read_codes(path, per_file, glob)) for glob in per_file),
     )
 
 
@@ -103,13 +103,13 @@ def _refuse_unknown(path: str, name: str, table: dict[str, object], keys: tuple[
     unknown = next((key for key in table if key not in keys), None)
     if unknown is None:
         return
-    alike = nearest(unknown, keys, 1) or [key for key in keys if key == f"read-{unknown}"]
+    alike = nearest_names(unknown, keys, 1) or [key for key in keys if key == f"read-{unknown}"]
     every = f"{', '.join(keys[:-1])} and {keys[-1]}" if len(keys) > 1 else keys[0]
     hint = f"did you mean {alike[0]}?" if alike else f"it takes {every}"
     raise UsageError(f"{name} has an unknown key: {show(unknown, 40)}", path=path, hint=hint)
 
 
-def _table(path: str) -> dict[str, object]:
+def _read_table(path: str) -> dict[str, object]:
     """The table of the rules of lint. Raises UsageError."""
     table: object = _document(path)
     if table_name(path) == "[lint]":
@@ -150,7 +150,7 @@ def _document(path: str) -> dict[str, object]:
         raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
 
 
-def _codes(path: str, table: dict[str, object], key: str) -> tuple[str, ...]:
+def _read_codes(path: str, table: dict[str, object], key: str) -> tuple[str, ...]:
     codes = table.get(key, [])
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
         raise UsageError(f"{table_name(path)} {show(key, 60)} is a list of codes", path=path)

@@ -9,8 +9,8 @@ from xml.sax.saxutils import quoteattr
 from ckpt import __version__
 from ckpt.ext.lint.lint import FileReport, LintReport
 from ckpt.model.findings import CATALOGUE, LEVELS, Finding
-from ckpt.model.text import Json, plural, show, show_line
-from ckpt.surface.text.lines import Line, findings_lines, hung, safe, wrapped
+from ckpt.model.text import Json, counted_noun, show, show_line
+from ckpt.surface.text.lines import Line, findings_lines, hanging_lines, safe_sentence, wrap_text
 
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
 """The levels of findings -> the levels of GitHub."""
@@ -30,13 +30,13 @@ def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
         for finding in report.findings:
             head = f"  {finding.level.ljust(7)}  {finding.code}  "
             room = None if width is None else max(width - len(head), 30)
-            first, *more = wrapped(safe(finding.message), room, 0)
+            first, *more = wrap_text(safe_sentence(finding.message), room, 0)
             out.append(
                 [(f"  {finding.level.ljust(7)}  ", ""), (finding.code, finding.level), (f"  {first}", "")]
             )
             if finding.consequence and finding.consequence not in explained:
                 explained.add(finding.consequence)
-                more += wrapped(safe(finding.consequence), room, 0)
+                more += wrap_text(safe_sentence(finding.consequence), room, 0)
             out += [[(" " * len(head) + line, "")] for line in more]
     return out
 
@@ -56,50 +56,53 @@ def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[L
     for code, row in CATALOGUE.items():
         if counts[code]:
             head: Line = [(f"{counts[code]:>{size},}  ", ""), (code, row.level), ("  ", "")]
-            places = [plural(files[code], "file")] if files[code] else []
+            places = [counted_noun(files[code], "file")] if files[code] else []
             places += ["the model"] if code in in_model else []
-            out += hung(head, f"in {' and '.join(places)}: {row.title}", width, size + 4)
+            out += hanging_lines(head, f"in {' and '.join(places)}: {row.title}", width, size + 4)
     return out
 
 
-def summary(reports: Sequence[FileReport]) -> str:
+def lint_summary(reports: Sequence[FileReport]) -> str:
     """Return the sum of all findings: `3 findings (1 error, 2 warnings) in 2 of 5 files · 1 unreadable`."""
     levels = Counter(finding.level for report in reports for finding in report.findings)
-    parts = [_counted(levels[level], level) for level in LEVELS if levels[level]]
+    parts = [_count_text(levels[level], level) for level in LEVELS if levels[level]]
     checked = [report for report in reports if report.error is None and report.skipped is None]
     files = [report for report in checked if not report.is_model]
     models = [report for report in checked if report.is_model]
-    everywhere = [plural(len(files), "file")] if files or not models else []
+    everywhere = [counted_noun(len(files), "file")] if files or not models else []
     text = f"no finding in {' and '.join([*everywhere, *(['the model'] if models else [])])}"
     if parts:
         hit = sum(bool(report.findings) for report in files)
-        places = [f"{hit:,} of {plural(len(files), 'file')}"] if files else []
+        places = [f"{hit:,} of {counted_noun(len(files), 'file')}"] if files else []
         places += ["the model"] if any(report.findings for report in models) else []
-        text = f"{plural(sum(levels.values()), 'finding')} ({', '.join(parts)}) in {' and '.join(places)}"
+        text = (
+            f"{counted_noun(sum(levels.values()), 'finding')} ({', '.join(parts)}) in {' and '.join(places)}"
+        )
     unread = sum(report.error is not None for report in reports)
     return text + (f" · {unread:,} unreadable" if unread else "")
 
 
-def _counted(count: int, level: str) -> str:
-    return f"{count:,} info" if level == "info" else plural(count, level)
+def _count_text(count: int, level: str) -> str:
+    return f"{count:,} info" if level == "info" else counted_noun(count, level)
 
 
-def github(reports: Iterable[FileReport]) -> list[str]:
+def github_lines(reports: Iterable[FileReport]) -> list[str]:
     """Workflow commands of GitHub, with line ends and percent signs escaped."""
     out = []
     for report in reports:
         name = show_line(show(report.path, None)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
         rows = [
-            (_MARKS[finding.level], f"{finding.code} {safe(finding.message)}") for finding in report.findings
+            (_MARKS[finding.level], f"{finding.code} {safe_sentence(finding.message)}")
+            for finding in report.findings
         ]
         if report.error is not None:
-            rows.append(("error", f"unreadable {safe(str(report.error))}"))
+            rows.append(("error", f"unreadable {safe_sentence(str(report.error))}"))
         for mark, text in rows:
             out.append(f"::{mark} file={name}::{show_line(text).replace('%', '%25')}")
     return out
 
 
-def sarif(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
+def sarif_log(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
     """A SARIF log (OASIS, version 2.1.0). Files that cannot be read are notifications of the run."""
     codes = list(dict.fromkeys(finding.code for report in reports for finding in report.findings))
     rules: list[Json] = [
@@ -115,14 +118,18 @@ def sarif(reports: Sequence[FileReport], others: Mapping[str, int] | None = None
             "ruleId": finding.code,
             "ruleIndex": codes.index(finding.code),
             "level": _SARIF[finding.level],
-            "message": {"text": safe(finding.message)},
-            "locations": [_place(report.path)],
+            "message": {"text": safe_sentence(finding.message)},
+            "locations": [_sarif_location(report.path)],
         }
         for report in reports
         for finding in report.findings
     ]
     unread: list[Json] = [
-        {"level": "error", "message": {"text": safe(str(report.error))}, "locations": [_place(report.path)]}
+        {
+            "level": "error",
+            "message": {"text": safe_sentence(str(report.error))},
+            "locations": [_sarif_location(report.path)],
+        }
         for report in reports
         if report.error is not None
     ]
@@ -136,16 +143,16 @@ def sarif(reports: Sequence[FileReport], others: Mapping[str, int] | None = None
     return {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [run]}
 
 
-def _place(path: str) -> dict[str, Json]:
+def _sarif_location(path: str) -> dict[str, Json]:
     data = path.encode("utf-8", "surrogateescape")
     uri = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
     return {"physicalLocation": {"artifactLocation": {"uri": uri}}}
 
 
-def junit(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> list[str]:
+def junit_lines(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> list[str]:
     """A JUnit report: a test for each file, which fails with the first finding of level error or warning."""
     checked = [report for report in reports if report.skipped is None]
-    failed = sum(bool(_failures(report)) for report in checked)
+    failed = sum(bool(_failed_findings(report)) for report in checked)
     errors = sum(report.error is not None for report in checked)
     out = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     out.append(f'<testsuite name="ckpt lint" tests="{len(checked)}" failures="{failed}" errors="{errors}">')
@@ -157,11 +164,17 @@ def junit(reports: Sequence[FileReport], others: Mapping[str, int] | None = None
         out += ["<properties>", *counts, "</properties>"]
     for report in checked:
         opening = f"<testcase classname={quoteattr('ckpt.lint')} name={quoteattr(show(report.path, None))}"
-        failures = _failures(report)
+        failures = _failed_findings(report)
         if report.error is not None:
-            out += [f"{opening}>", f"<error message={quoteattr(safe(str(report.error)))}/>", "</testcase>"]
+            out += [
+                f"{opening}>",
+                f"<error message={quoteattr(safe_sentence(str(report.error)))}/>",
+                "</testcase>",
+            ]
         elif failures:
-            texts = [f"{finding.level} {finding.code} {safe(finding.message)}" for finding in failures]
+            texts = [
+                f"{finding.level} {finding.code} {safe_sentence(finding.message)}" for finding in failures
+            ]
             kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))
             out += [f"{opening}>", f"<failure type={kind} message={message}/>", "</testcase>"]
         else:
@@ -170,7 +183,7 @@ def junit(reports: Sequence[FileReport], others: Mapping[str, int] | None = None
     return [line.replace("##", "#&#35;") for line in out]  # `##[` is a command to GitHub Actions
 
 
-def _failures(report: FileReport) -> list[Finding]:
+def _failed_findings(report: FileReport) -> list[Finding]:
     return [finding for finding in report.findings if finding.level != "info"]
 
 
@@ -181,7 +194,12 @@ def html_lint(report: LintReport) -> str:
     lines: list[Line] = []
     for file in report.files:
         if file.findings:
-            lines += [[(safe(file.path), "name")], *findings_lines(file.findings, WIDTH), []]
+            lines += [[(safe_sentence(file.path), "name")], *findings_lines(file.findings, WIDTH), []]
         if file.error is not None:
-            lines += [*hung([(safe(file.path), "name"), (": ", "")], safe(str(file.error)), WIDTH), []]
-    return html_of([*lines, [(summary(report.files), "head")]])
+            lines += [
+                *hanging_lines(
+                    [(safe_sentence(file.path), "name"), (": ", "")], safe_sentence(str(file.error)), WIDTH
+                ),
+                [],
+            ]
+    return html_of([*lines, [(lint_summary(report.files), "head")]])

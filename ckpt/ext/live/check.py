@@ -14,7 +14,7 @@ from ckpt.model.errors import UsageError, WriteError
 from ckpt.model.names import Path
 from ckpt.model.tensors import TensorRef
 from ckpt.model.text import show
-from ckpt.tree.find import aliases
+from ckpt.tree.find import tied_aliases
 
 
 def check_by_torch(path: str, planned: Checkpoint) -> str | None:
@@ -28,25 +28,25 @@ def check_by_torch(path: str, planned: Checkpoint) -> str | None:
         if written.weights_only or written.traits.fills_a_state:
             check_bytes(path, planned)
             return "crc"
-        others = aliases(written)
-        loaded = _load(torch, path, written)
+        others = tied_aliases(written)
+        loaded = _load_by_torch(torch, path, written)
         for entry in planned.tensors:
             ref = entry.tensor
             name = others.get(entry.name, entry.name)
-            tensor = _at(loaded, (name,) if not written.traits.is_pickle else entry.path)
+            tensor = _object_at(loaded, (name,) if not written.traits.is_pickle else entry.path)
             if not isinstance(tensor, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)):
-                raise _differs(entry.name)
+                raise _difference_error(entry.name)
             if isinstance(ref, TensorRef) and ref.storage.place is not None:
                 if tuple(tensor.shape) != ref.shape:
-                    raise _differs(entry.name)
-                if str(tensor.dtype) != f"torch.{ref.dtype.name}" or _bytes(torch, tensor) != b"".join(
+                    raise _difference_error(entry.name)
+                if str(tensor.dtype) != f"torch.{ref.dtype.name}" or _tensor_bytes(torch, tensor) != b"".join(
                     elements(ref)
                 ):
-                    raise _differs(entry.name)
+                    raise _difference_error(entry.name)
     return None
 
 
-def _load(torch: Any, path: str, written: Checkpoint) -> Any:
+def _load_by_torch(torch: Any, path: str, written: Checkpoint) -> Any:
     if not written.traits.is_pickle:
         from safetensors.torch import load_file
 
@@ -62,7 +62,7 @@ def _load(torch: Any, path: str, written: Checkpoint) -> Any:
             raise WriteError(f"torch does not load the written file: {show(str(error), 200)}") from None
 
 
-def _at(loaded: Any, path: Path) -> Any:
+def _object_at(loaded: Any, path: Path) -> Any:
     """The object at a path of a loaded object: an item of a container, or an attribute."""
     item = loaded
     for key in path:
@@ -73,7 +73,7 @@ def _at(loaded: Any, path: Path) -> Any:
     return item
 
 
-def _bytes(torch: Any, tensor: Any) -> bytes:
+def _tensor_bytes(torch: Any, tensor: Any) -> bytes:
     """The elements of a tensor in the order of its shape. Read from the storage, because some dtypes have no view."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     begin = plain.storage_offset() * plain.element_size()
@@ -81,7 +81,7 @@ def _bytes(torch: Any, tensor: Any) -> bytes:
     return bytes(whole[begin : begin + plain.numel() * plain.element_size()].numpy().tobytes())
 
 
-def _differs(name: str) -> WriteError:
+def _difference_error(name: str) -> WriteError:
     return WriteError(
         f"torch loads {show(name, 80)} with other content than the source; the file was not kept"
     )

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ckpt.bytes.source import BaseSource, Source
-from ckpt.elements.blocks import is_big, memory_order, permuted
-from ckpt.elements.fill import fill
+from ckpt.elements.blocks import is_big, memory_order, permute_dims
+from ckpt.elements.fill import fill_buffer
 from ckpt.ext.live import require_torch
 from ckpt.model.dtypes import BY_NAME, UINT8, DType
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.nodes import Global, Node, Opaque, PersistentId
 from ckpt.model.places import Range
-from ckpt.model.tensors import Storage, TensorRef, overlapping, tensor_ref
+from ckpt.model.tensors import Storage, TensorRef, overlapping_groups, tensor_ref
 from ckpt.pickle.calls import ordered_dict
 from ckpt.pickle.rebuild import Rebuilder
 from ckpt.tree.view import MARKERS
@@ -73,7 +73,7 @@ def unfit(tensor: Any) -> str | None:
         return f"{type(tensor).__name__}, which has no storage"
     if _is_wrapper(tensor) or not here:
         return f"{type(tensor).__name__}, which wraps other tensors"
-    if tensor.device.type != "meta" and held < _extent(tensor)[1]:
+    if tensor.device.type != "meta" and held < _byte_extent(tensor)[1]:
         return f"{type(tensor).__name__}, whose data is not in this process"
     return None
 
@@ -84,7 +84,7 @@ def _is_wrapper(tensor: Any) -> bool:
     return flatten is not None
 
 
-def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
+def tensor_references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
     """A reference per tensor, by its id, tagged cpu. Tensors that share memory share a storage.
 
     A storage holds the bytes from the first to the last that one of its tensors uses. All tensors must be fit.
@@ -93,15 +93,15 @@ def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
     extents: dict[int, tuple[int, int]] = {}
     widths: dict[int, set[DType]] = {}
     for tensor in tensors:
-        key, (first, last) = _key(tensor), _extent(tensor)
+        key, (first, last) = _storage_key(tensor), _byte_extent(tensor)
         if last:
             before = extents.get(key, (first, last))
             extents[key] = min(first, before[0]), max(last, before[1])
-        widths.setdefault(key, set()).add(_dtype(tensor))
+        widths.setdefault(key, set()).add(_tensor_dtype(tensor))
     storages: dict[int, Storage] = {}
     refs: dict[int, TensorRef] = {}
     for tensor in tensors:
-        key, dtype = _key(tensor), _dtype(tensor)
+        key, dtype = _storage_key(tensor), _tensor_dtype(tensor)
         first, last = extents.get(key, (0, 0))
         first -= first % _ALIGN
         if key not in storages:
@@ -121,15 +121,15 @@ def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
     return refs
 
 
-def _key(tensor: Any) -> int:
+def _storage_key(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _dtype(tensor: Any) -> DType:
+def _tensor_dtype(tensor: Any) -> DType:
     return BY_NAME[str(tensor.dtype).removeprefix("torch.")]
 
 
-def _extent(tensor: Any) -> tuple[int, int]:
+def _byte_extent(tensor: Any) -> tuple[int, int]:
     """The bytes of its storage that a tensor uses: first, and one past the last; (0, 0) without elements."""
     if not tensor.numel():
         return 0, 0
@@ -149,15 +149,15 @@ def tensor(ref: TensorRef, sources: list[Source] | None = None) -> Any:
         return torch.empty(ref.shape, dtype=dtype, device="cpu")  # whatever the default device is
     order = memory_order(ref)
     data = torch.empty(ref.nbytes, dtype=torch.uint8, device="cpu")
-    fill(permuted(ref, order), data.numpy().data, sources)
+    fill_buffer(permute_dims(ref, order), data.numpy().data, sources)
     shape = [ref.shape[dim] for dim in order]
     return data.view(dtype).reshape(shape).permute([order.index(dim) for dim in range(len(order))])
 
 
-def pour(ref: TensorRef, target: Any) -> None:
+def pour_elements(ref: TensorRef, target: Any) -> None:
     """Read the elements of a reference into a contiguous tensor of torch on the CPU, of the same dtype and shape."""
     torch = require_torch()
-    fill(ref, target.detach().reshape(-1).view(torch.uint8).numpy().data)
+    fill_buffer(ref, target.detach().reshape(-1).view(torch.uint8).numpy().data)
     with torch.no_grad():
         target.reshape(-1)[:0].zero_()  # autograd counts changes of memory
 
@@ -183,16 +183,20 @@ def tensors(refs: Mapping[str, TensorRef], sources: list[Source] | None = None) 
             storages.setdefault(ref.storage, []).append(ref)
     values = {name: tensor(ref, sources) for name, ref in refs.items() if not ref.numel}
     for several in storages.values():
-        for group in overlapping(several):
+        for group in overlapping_groups(several):
             is_shared = len(group) > 1 or 0 in group[0].stride
-            made = _together(group, sources) if is_shared else {id(group[0]): tensor(group[0], sources)}
+            made = (
+                _tensors_sharing_memory(group, sources)
+                if is_shared
+                else {id(group[0]): tensor(group[0], sources)}
+            )
             for ref in group:
                 for number, name in enumerate(names[id(ref)]):
                     values[name] = made[id(ref)].view_as(made[id(ref)]) if number else made[id(ref)]
     return {name: values[name] for name in refs}
 
 
-def _together(group: Sequence[TensorRef], sources: list[Source] | None) -> dict[int, Any]:
+def _tensors_sharing_memory(group: Sequence[TensorRef], sources: list[Source] | None) -> dict[int, Any]:
     """Tensors over one memory, each by the id of its reference."""
     torch = require_torch()
     first_ref = group[0]
@@ -209,7 +213,7 @@ def _together(group: Sequence[TensorRef], sources: list[Source] | None) -> dict[
     width = unit.bits // 8
     data = torch.empty(end - begin, dtype=torch.uint8, device="cpu")
     whole = tensor_ref(storage, unit, ((end - begin) // width,), (1,), begin // width)
-    fill(whole, data.numpy().data, sources)
+    fill_buffer(whole, data.numpy().data, sources)
     values: dict[int, Any] = {}
     for ref in group:
         offset = ref.offset - begin * 8 // ref.dtype.bits
@@ -225,7 +229,7 @@ _QUANTIZED = ("qint8", "quint8", "qint32")
 """Quantized dtypes whose elements are whole bytes."""
 
 
-def opened(values: Mapping[str, Any], *, wrappers: bool) -> dict[str, Any]:
+def unpack_values(values: Mapping[str, Any], *, wrappers: bool) -> dict[str, Any]:
     """The values with packed parameters as what they hold and, with `wrappers`, each wrapper subclass as its parts.
 
     The parts of `weight` are `weight.qdata` and so on, with the dtype and the shape that it shows. One whose parts
@@ -233,15 +237,15 @@ def opened(values: Mapping[str, Any], *, wrappers: bool) -> dict[str, Any]:
     """
     parts_by_name: dict[str, Any] = {}
     for name, value in values.items():
-        parts = _parts(name, value, 0) if wrappers else {}
+        parts = _wrapper_parts(name, value, 0) if wrappers else {}
         if parts and not any(part in values or part in parts_by_name for part in parts):
             parts_by_name.update(parts)
         else:
-            parts_by_name[name] = _unpacked(value, 0)
+            parts_by_name[name] = _unpack_value(value, 0)
     return parts_by_name
 
 
-def _parts(name: str, value: Any, depth: int) -> dict[str, Any]:
+def _wrapper_parts(name: str, value: Any, depth: int) -> dict[str, Any]:
     """The parts of a wrapper subclass by their names; empty for anything else."""
     torch = require_torch()
     if depth == _DEPTH or not isinstance(value, torch.Tensor) or value.is_nested:
@@ -255,11 +259,11 @@ def _parts(name: str, value: Any, depth: int) -> dict[str, Any]:
     outer = {"dtype": str(value.dtype), "shape": tuple(value.shape)}
     parts: dict[str, Any] = {}
     for key, part in {**outer, **held}.items():
-        parts.update(_parts(f"{name}.{key}", part, depth + 1) or {f"{name}.{key}": part})
+        parts.update(_wrapper_parts(f"{name}.{key}", part, depth + 1) or {f"{name}.{key}": part})
     return parts
 
 
-def _unpacked(value: Any, depth: int) -> Any:
+def _unpack_value(value: Any, depth: int) -> Any:
     """A value with the content of the packed parameters in it: what they pickle."""
     torch = require_torch()
     if depth == _DEPTH:
@@ -269,9 +273,9 @@ def _unpacked(value: Any, depth: int) -> Any:
             state = value.__getstate__()
         except RuntimeError:  # a class of C++ that does not pickle
             return value
-        return _unpacked(state[0], depth + 1) if type(state) is tuple and len(state) == 2 else value
+        return _unpack_value(state[0], depth + 1) if type(state) is tuple and len(state) == 2 else value
     if type(value) in (list, tuple):
-        items = [_unpacked(item, depth + 1) for item in value]
+        items = [_unpack_value(item, depth + 1) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return items if type(value) is list else tuple(items)
@@ -290,7 +294,7 @@ def is_quantized(tensor: Any) -> bool:
     )
 
 
-def scales(tensor: Any) -> tuple[Any, ...]:
+def channel_scales(tensor: Any) -> tuple[Any, ...]:
     """The scales and zero points of a tensor that is quantized per channel; empty for any other."""
     torch = require_torch()
     if not tensor.is_quantized or tensor.qscheme() is torch.per_tensor_affine:

@@ -36,11 +36,11 @@ def refuse_other(model: Any) -> None:
         raise UsageError(f"{type(model).__name__} is no torch.nn.Module", path=NAME)
 
 
-def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
+def unwrap_model(model: Any) -> tuple[Any, tuple[str, ...]]:
     """The model inside its wrappers, and their classes, the outermost first."""
     classes: list[str] = []
-    while _class(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
-        classes.append(_class(model))
+    while _class_name(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
+        classes.append(_class_name(model))
         model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module
     return model, tuple(classes)
 
@@ -50,8 +50,8 @@ def describe(
 ) -> ModelRecord:
     """The record of a model. `state` is the result of `state_of`. Gradients are read only with `gradients`."""
     torch = require_torch()
-    ignored = _ignored(model)
-    inner, wrappers = unwrapped(model)
+    ignored = _ignored_parameters(model)
+    inner, wrappers = unwrap_model(model)
     state = state_of(inner) if state is None else state
     tensors = {name: value for name, value in state.values.items() if isinstance(value, torch.Tensor)}
     # A hook may have renamed, copied or left out what it saves: match by the tensor itself, else by its name.
@@ -68,7 +68,11 @@ def describe(
     for name, parameter in own.items():
         if parameters.get(id(parameter)) == name:
             tensors.setdefault(name, parameter)
-    norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
+    norms = (
+        _gradient_norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters})
+        if gradients
+        else {}
+    )
     is_sharded = any(map(is_fsdp, model.modules()))
     records = {
         name: TensorRecord(
@@ -85,35 +89,35 @@ def describe(
         "snapshot" if gradients else "model",
         records,
         tuple(parameters.values()),
-        {state.name_of(name): _class(module) for name, module in inner.named_modules()},
+        {state.name_of(name): _class_name(module) for name, module in inner.named_modules()},
         frozenset(map(state.name_of, ignored)),
         wrappers,
-        tuple(_handed(torch, optimizer, parameters) for optimizer in optimizers),
-        tuple(loose(inner)),
+        tuple(_optimizer_record(torch, optimizer, parameters) for optimizer in optimizers),
+        tuple(loose_modules(inner)),
         training=bool(inner.training),
         torch=str(torch.__version__),
         plain_tensors=tuple(_plain_tensors(inner)),
-        twice=tuple(_twice(inner)),
+        twice=tuple(_twice_registered(inner)),
         shapes={name: tuple(tensor.shape) for name, tensor in tensors.items() if not is_lazy(tensor)},
     )
 
 
-def _class(thing: Any) -> str:
+def _class_name(thing: Any) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
-def _ignored(model: Any) -> set[str]:
+def _ignored_parameters(model: Any) -> set[str]:
     """The names of the parameters that DDP ignores."""
     while type(model).__name__ == "OptimizedModule":
         model = model._orig_mod
     return (
         set(getattr(model, "parameters_to_ignore", ()))
-        if "DistributedDataParallel" in _class(model)
+        if "DistributedDataParallel" in _class_name(model)
         else set()
     )
 
 
-def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
+def _gradient_norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
     """The norm of each gradient, by the id of its parameter, in one transfer per device."""
     waiting: dict[Any, list[tuple[int, Any, Any]]] = {}
     with torch.no_grad():
@@ -149,17 +153,17 @@ def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
     return norms
 
 
-def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecord:
+def _optimizer_record(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecord:
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
-        raise UsageError(f"{_class(optimizer)} is not an optimizer: it has no param_groups")
+        raise UsageError(f"{_class_name(optimizer)} is not an optimizer: it has no param_groups")
     states = [optimizer.state.get(parameter) or {} for group in groups for parameter in group["params"]]
     fields = tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS]))
     return OptimizerRecord(
-        _class(optimizer),
+        _class_name(optimizer),
         tuple(names.get(id(parameter)) for group in groups for parameter in group["params"]),
         tuple(bool(state) for state in states),
-        tuple(_steps(torch, [state.get("step") for state in states])),
+        tuple(_step_numbers(torch, [state.get("step") for state in states])),
         fields,
         tuple(
             not set(fields) <= {"momentum_buffer"} or bool(group.get("momentum", True))
@@ -169,7 +173,7 @@ def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecor
     )
 
 
-def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
+def _step_numbers(torch: Any, counters: list[Any]) -> Iterator[float | None]:
     """Step counters as numbers, in one transfer per device."""
     by_device: dict[Any, list[Any]] = {}
     for step in counters:
@@ -190,7 +194,7 @@ def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
 # --- modules in plain containers --------------------------------------------------------------------------------------
 
 
-def loose(model: Any) -> Iterator[LooseModule]:
+def loose_modules(model: Any) -> Iterator[LooseModule]:
     """The modules and Parameters in plain containers of a model's modules, which torch does not search."""
     torch = require_torch()
     modules = {id(module): name for name, module in model.named_modules()}
@@ -203,7 +207,7 @@ def loose(model: Any) -> Iterator[LooseModule]:
             if attribute in REGISTERED or not isinstance(value, _CONTAINERS):
                 continue
             start = f"{name}.{attribute}" if name else attribute
-            for place, item in _below(value, start, 0):
+            for place, item in _items_below(value, start, 0):
                 if id(item) in seen:
                     continue
                 if isinstance(item, torch.nn.Module):
@@ -213,7 +217,7 @@ def loose(model: Any) -> Iterator[LooseModule]:
                         yield row
                 elif isinstance(item, torch.nn.Parameter) and id(item) not in parameters:
                     seen.add(id(item))
-                    yield LooseModule(place, "parameter", _class(item), 1, None)
+                    yield LooseModule(place, "parameter", _class_name(item), 1, None)
 
 
 def _plain_tensors(model: Any) -> Iterator[str]:
@@ -226,7 +230,7 @@ def _plain_tensors(model: Any) -> Iterator[str]:
                     yield f"{name}.{attribute}" if name else attribute
 
 
-def _twice(model: Any) -> Iterator[tuple[str, str]]:
+def _twice_registered(model: Any) -> Iterator[tuple[str, str]]:
     """The modules that are registered under two names."""
     seen: dict[int, str] = {}
     again: set[str] = set()
@@ -244,13 +248,13 @@ def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: se
     lost = sum(id(parameter) not in parameters for parameter in item.parameters())
     if not any(True for _ in item.parameters()) and not any(True for _ in item.buffers()):
         return None  # an activation
-    return LooseModule(place, "module", _class(item), lost, None if lost else inside)
+    return LooseModule(place, "module", _class_name(item), lost, None if lost else inside)
 
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 
 
-def _below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
+def _items_below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
     """The items of a container and of the containers inside it, each with the Python text of its place."""
     if depth > _DEPTH:
         return
@@ -258,7 +262,7 @@ def _below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
     for key, item in list(pairs):
         inner = f"{place}[{key!r}]" if not isinstance(container, (set, frozenset)) else f"{place}{{{key}}}"
         if isinstance(item, _CONTAINERS):
-            yield from _below(item, inner, depth + 1)
+            yield from _items_below(item, inner, depth + 1)
         else:
             yield inner, item
 
@@ -282,21 +286,21 @@ def build(spec: str, arguments: Sequence[str] = (), *, device: str, option: str 
     if not os.path.isfile(file):
         raise UsageError(f"{given}: {show(file, 80)} is no file")
     with redirect_stdout(sys.stderr):
-        keywords = _keywords(arguments)
-        factory: Any = getattr(_module(given, file), name, None)
+        keywords = _parse_keywords(arguments)
+        factory: Any = getattr(_import_file(given, file), name, None)
         if factory is None:
             raise UsageError(f"{given}: {show(file, 60)} has no {show(name, 60)}")
         if isinstance(factory, torch.nn.Module):
             return factory
         if not callable(factory):
             raise UsageError(f"{given}: '{type(factory).__name__}' object is not callable")
-        model = _made(torch, given, factory, keywords, device)
+        model = _call_factory(torch, given, factory, keywords, device)
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"{given}: returned a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 
-def _made(torch: Any, given: str, factory: Any, arguments: dict[str, Any], device: str) -> Any:
+def _call_factory(torch: Any, given: str, factory: Any, arguments: dict[str, Any], device: str) -> Any:
     try:
         with torch.device(device):
             return factory(**arguments)
@@ -305,11 +309,11 @@ def _made(torch: Any, given: str, factory: Any, arguments: dict[str, Any], devic
         if device == "meta" and "meta" in str(
             error
         ):  # the model reads values: `torch.linspace(...).tolist()`
-            return _made(torch, given, factory, arguments, "cpu")
-        raise _failed(given, error) from error
+            return _call_factory(torch, given, factory, arguments, "cpu")
+        raise _factory_error(given, error) from error
 
 
-def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
+def _parse_keywords(arguments: Sequence[str]) -> dict[str, Any]:
     """`width=64` as a keyword. The value is a Python literal if it reads as one, else text. Raises UsageError."""
     from ast import literal_eval
 
@@ -325,7 +329,7 @@ def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
     return keywords
 
 
-def _module(given: str, file: str) -> Any:
+def _import_file(given: str, file: str) -> Any:
     from importlib.util import module_from_spec, spec_from_file_location
 
     try:
@@ -344,7 +348,7 @@ def _module(given: str, file: str) -> Any:
         raise UsageError(f"{given}: the script ends when it is imported", hint=hint) from error
     except BaseException as error:
         _let_through(error)
-        raise _failed(given, error) from error
+        raise _factory_error(given, error) from error
 
 
 def _let_through(error: BaseException) -> None:
@@ -353,6 +357,6 @@ def _let_through(error: BaseException) -> None:
         raise error
 
 
-def _failed(given: str, error: BaseException) -> UsageError:
+def _factory_error(given: str, error: BaseException) -> UsageError:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return UsageError(f"{given}: {show(what.partition(chr(10))[0], 200)}", hint="CKPT_DEBUG=1 shows where")

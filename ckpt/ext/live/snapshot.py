@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ckpt.bytes import target
-from ckpt.evidence.record import KEY, STATE_DICT, columns
+from ckpt.evidence.record import KEY, STATE_DICT, record_columns
 from ckpt.ext.live import memory, require_torch
-from ckpt.ext.live.model import describe, unwrapped
+from ckpt.ext.live.model import describe, unwrap_model
 from ckpt.ext.live.state import plain_node, state_of, state_tree
 from ckpt.formats import save
-from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.formats.torch_zip import FORMAT
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict
@@ -42,7 +42,7 @@ def snapshot(
     torch = require_torch()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a torch.nn.Module, not {type(model).__name__}")
-    rank, world_size = _rank(torch)
+    rank, world_size = _rank_and_world(torch)
     if ranks not in ("all", rank):
         return None
     name = os.fsdecode(path)
@@ -52,7 +52,7 @@ def snapshot(
     optimizers = (
         [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     )
-    inner, _ = unwrapped(model)
+    inner, _ = unwrap_model(model)
     with torch.no_grad():
         state = state_of(inner)
         record = describe(model, optimizers, state=state, gradients=True)
@@ -60,11 +60,11 @@ def snapshot(
         node, left_out = state_tree(state, wrappers=True)
         tree.set([STATE_DICT], [node])
         record = record._replace(rank=rank, world_size=world_size, left_out=tuple(left_out.items()))
-        tree.set([KEY], [plain_node(columns(record))])
+        tree.set([KEY], [plain_node(record_columns(record))])
         limits = Limits()
-        planned = checkpoint(name, FORMAT.name, FORMAT.traits, tree, Contents(), limits)
+        planned = make_checkpoint(name, FORMAT.name, FORMAT.traits, tree, Contents(), limits)
         try:
-            save.save(planned, target.target(name, force=True), FORMAT.name, limits)
+            save.save_checkpoint(planned, target.target(name, force=True), FORMAT.name, limits)
         finally:
             memory.LiveSource.release()
     if left_out:
@@ -73,7 +73,7 @@ def snapshot(
     return name
 
 
-def _rank(torch: Any) -> tuple[int, int]:
+def _rank_and_world(torch: Any) -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1

@@ -8,14 +8,14 @@ from typing import Any
 
 from ckpt.evidence.wrappers import own_name
 from ckpt.ext.live import memory, require_torch
-from ckpt.ext.live.memory import opened, quantized_node, scales
-from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.ext.live.memory import channel_scales, quantized_node, unpack_values
+from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.model.account import Absence, Account
 from ckpt.model.checkpoint import Checkpoint, Traits
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Global, Node, Opaque, Set
 from ckpt.model.rows import NamedTuple, replace
-from ckpt.pickle.calls import device, ordered_dict
+from ckpt.pickle.calls import device_call, ordered_dict
 
 
 class State(NamedTuple):
@@ -32,10 +32,10 @@ def state_of(model: Any) -> State:
     The modules are walked instead when `state_dict()` would gather the shards of all ranks, or when it does not
     return a state dict.
     """
-    values = None if any(map(is_fsdp, model.modules())) else _asked(model)
+    values = None if any(map(is_fsdp, model.modules())) else _ask_state_dict(model)
     metadata = {} if values is None else getattr(values, "_metadata", None) or {}
     if values is None:
-        values = _walked(model)
+        values = _walk_modules(model)
     names = dict.fromkeys((*values, *(name for name, _ in model.named_parameters(remove_duplicate=False))))
     merged = len({own_name(name) for name in names}) < len(names)
     name_of = str if merged else own_name  # two names never become one
@@ -46,7 +46,7 @@ def state_of(model: Any) -> State:
     )
 
 
-def _asked(model: Any) -> Mapping[str, Any] | None:
+def _ask_state_dict(model: Any) -> Mapping[str, Any] | None:
     """The result of `state_dict()`; None when it is not a mapping of names to values with a tensor among them."""
     torch = require_torch()
     try:
@@ -63,7 +63,7 @@ def is_fsdp(module: Any) -> bool:
     return type(module).__name__ == "FullyShardedDataParallel"
 
 
-def _walked(model: Any) -> dict[str, Any]:
+def _walk_modules(model: Any) -> dict[str, Any]:
     """A state dict without the hooks of FSDP, because they would gather the shards of all ranks."""
     values: dict[str, Any] = {}
     for name, module in model.named_modules():
@@ -85,18 +85,20 @@ def state_tree(state: State, *, wrappers: bool = False) -> tuple[Node, dict[str,
 
     Packed parameters of quantized modules come as what they hold; `wrappers` takes wrapper subclasses apart.
     """
-    state = state._replace(values=opened(state.values, wrappers=wrappers))
+    state = state._replace(values=unpack_values(state.values, wrappers=wrappers))
     tensors: dict[int, Any] = {}
     left_out: dict[str, str] = {}
     for name, value in state.values.items():
-        held = list(_tensors(value, 0))
-        why = next((why for tensor in held if (why := memory.unfit(_local(tensor))) is not None), None)
+        held = list(_list_tensors(value, 0))
+        why = next((why for tensor in held if (why := memory.unfit(_local_part(tensor))) is not None), None)
         if why is not None:
             left_out[name] = why
         else:
-            tensors.update({id(tensor): _local(tensor) for tensor in held})
-    channels = {marker: scales(tensor) for marker, tensor in tensors.items() if tensor.is_quantized}
-    refs = memory.references([*tensors.values(), *(part for parts in channels.values() for part in parts)])
+            tensors.update({id(tensor): _local_part(tensor) for tensor in held})
+    channels = {marker: channel_scales(tensor) for marker, tensor in tensors.items() if tensor.is_quantized}
+    refs = memory.tensor_references(
+        [*tensors.values(), *(part for parts in channels.values() for part in parts)]
+    )
     ref_of: dict[int, Node] = {
         marker: refs[id(tensor)]
         if marker not in channels
@@ -122,7 +124,7 @@ def state_tree(state: State, *, wrappers: bool = False) -> tuple[Node, dict[str,
     return node, left_out
 
 
-def _local(tensor: Any) -> Any:
+def _local_part(tensor: Any) -> Any:
     """The part of a distributed tensor on this rank."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
@@ -131,17 +133,17 @@ _DEPTH = 20
 TRAITS = Traits("live model", is_pickle=True, keeps_devices=True, is_live=True)
 
 
-def _tensors(value: Any, depth: int) -> Iterator[Any]:
+def _list_tensors(value: Any, depth: int) -> Iterator[Any]:
     """The tensors in a value."""
     torch = require_torch()
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < _DEPTH and isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item, depth + 1)
+            yield from _list_tensors(item, depth + 1)
     elif depth < _DEPTH and isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item, depth + 1)
+            yield from _list_tensors(item, depth + 1)
 
 
 class NotPlainError(Exception):
@@ -159,7 +161,7 @@ def plain_node(value: Any, refs: Mapping[int, Node] | None = None, depth: int = 
     if type(value) is torch.dtype:
         return Global("torch", str(value).removeprefix("torch."))
     if type(value) is torch.device:
-        return device(str(value))
+        return device_call(str(value))
     if depth >= _DEPTH:
         raise NotPlainError
     if type(value) in (list, tuple, torch.Size):
@@ -182,6 +184,6 @@ def state_checkpoint(model: Any, name: str) -> Checkpoint:
     torch = require_torch()
     with torch.no_grad():
         node, left_out = state_tree(state_of(model))
-    result = checkpoint(name, "live", TRAITS, node, Contents(), Limits())
+    result = make_checkpoint(name, "live", TRAITS, node, Contents(), Limits())
     account = Account(left_out=tuple(Absence(name, why) for name, why in left_out.items()))
     return replace(result, account=account)

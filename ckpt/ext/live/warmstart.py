@@ -16,7 +16,7 @@ from ckpt.ext.warmstart.warmstart import Options, coverage_of
 from ckpt.model.errors import LossError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 Mismatch = Literal["keep", "slice", "error"]
 
@@ -84,17 +84,17 @@ def load(
     limits = limits or Limits()
     coverage = coverage_of(survey, Survey(state_checkpoint(model, NAME)), limits, options)
     if coverage.refusal:
-        raise LossError(coverage.refusal, path=given.path, hint=_keyword(coverage.way))
+        raise LossError(coverage.refusal, path=given.path, hint=_keyword_text(coverage.way))
     if strict:
         _refuse_rest(coverage, given.path)
     rows = coverage.of("loaded", "cast", "sliced")
     with about(given.path):
         # Reading twice holds one tensor at a time beside the model. A request that fails the second time is another matter.
         is_far = any(source.far is not None for source in given.all_sources())
-        held = [_value(row) for row in rows] if is_far else []
+        held = [_read_value(row) for row in rows] if is_far else []
         for row in [] if is_far else rows:
-            memory.dtype_of(_ref(row))
-            for _ in elements(_ref(row)):
+            memory.dtype_of(_source_ref(row))
+            for _ in elements(_source_ref(row)):
                 pass
         given.check_unchanged()
         with torch.no_grad():
@@ -102,9 +102,9 @@ def load(
                 assert row.target is not None
                 mine = own[row.target.name]
                 if not is_far and _is_whole(row, mine):
-                    memory.pour(_ref(row), mine)
+                    memory.pour_elements(_source_ref(row), mine)
                 else:
-                    _copy(row, mine, held[number] if is_far else _value(row))
+                    _copy_value(row, mine, held[number] if is_far else _read_value(row))
         given.check_unchanged()
     return coverage
 
@@ -115,25 +115,25 @@ def _refuse_rest(coverage: Coverage, path: str) -> None:
     more = [row.name for row in coverage.of("unexpected")]
     parts = []
     if rest:
-        parts.append(f"{plural(len(rest), 'tensor')} of the model not loaded: {_listed(rest)}")
+        parts.append(f"{counted_noun(len(rest), 'tensor')} of the model not loaded: {_names_text(rest)}")
     if more:
-        parts.append(f"{plural(len(more), 'tensor')} of the file not in the model: {_listed(more)}")
+        parts.append(f"{counted_noun(len(more), 'tensor')} of the file not in the model: {_names_text(more)}")
     if parts:
         raise LossError("; ".join(parts), path=path, hint="strict=False loads what fits")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     return and_more([show(name, 60) for name in names], 4)
 
 
-def _ref(row: Pairing) -> TensorRef:
+def _source_ref(row: Pairing) -> TensorRef:
     assert row.source is not None and isinstance(row.source.tensor, TensorRef)
     return row.source.tensor
 
 
-def _value(row: Pairing) -> Any:
+def _read_value(row: Pairing) -> Any:
     """The elements of the pretrained tensor, as a tensor on the CPU."""
-    return memory.tensor(_ref(row))
+    return memory.tensor(_source_ref(row))
 
 
 def _is_whole(row: Pairing, mine: Any) -> bool:
@@ -144,15 +144,15 @@ def _is_whole(row: Pairing, mine: Any) -> bool:
         and row.rows is None
         and type(mine) in (torch.Tensor, torch.nn.Parameter)
         and mine.device.type == "cpu"
-        and mine.dtype == memory.dtype_of(_ref(row))
-        and tuple(mine.shape) == _ref(row).shape
+        and mine.dtype == memory.dtype_of(_source_ref(row))
+        and tuple(mine.shape) == _source_ref(row).shape
         and mine.is_contiguous()
-        and not (mine.is_conj() or mine.is_neg() or _ref(row).conj or _ref(row).neg)
+        and not (mine.is_conj() or mine.is_neg() or _source_ref(row).conj or _source_ref(row).neg)
         and mine.numel() > 0
     )
 
 
-def _copy(row: Pairing, mine: Any, value: Any) -> None:
+def _copy_value(row: Pairing, mine: Any, value: Any) -> None:
     """Copy a value into a tensor of the model, or into the rows or the block that are meant."""
     if row.rows is not None and row.rows[0] == "target":
         mine = mine[row.rows[1] : row.rows[2]]
@@ -162,7 +162,7 @@ def _copy(row: Pairing, mine: Any, value: Any) -> None:
     mine.copy_(value)
 
 
-def _keyword(way: Sequence[str] | None) -> str | None:
+def _keyword_text(way: Sequence[str] | None) -> str | None:
     """The keyword of an option: `by_shape=True` for `--by-shape`."""
     if not way:
         return None if way is None else "align=True"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from struct import unpack_from
 
-from ckpt.bytes.source import Source, Window, grounded
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
+from ckpt.bytes.source import Source, Window, underlying_file
+from ckpt.formats.common.pickled import Contents, interpret_pickle, is_pickle, make_checkpoint, run
 from ckpt.formats.common.safetensors import is_usual
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.swap import Swap
@@ -29,7 +29,7 @@ from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
 
 def sniff(probe: Probe) -> bool:
-    return probe.source is not None and probe.is_tar and (is_known(probe) or _other(probe) is not None)
+    return probe.source is not None and probe.is_tar and (is_known(probe) or _other_kind(probe) is not None)
 
 
 FORMAT = Format(
@@ -58,7 +58,7 @@ def is_known(probe: Probe) -> bool:
     return len(members.intersection(MEMBERS)) > 1
 
 
-def _other(probe: Probe) -> str | None:
+def _other_kind(probe: Probe) -> str | None:
     """Return the other kind of a file whose first bytes are the header of a tar archive as well, or None."""
     if is_usual(probe.head):
         return "a safetensors file"
@@ -72,7 +72,7 @@ def _other(probe: Probe) -> str | None:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    other = _other(probe)
+    other = _other_kind(probe)
     if other is not None:
         raise UnreadableError(f"two files in one: torch.load reads a tar archive, other loaders {other}")
     refuse_end(probe.file)
@@ -91,12 +91,12 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     main = cursors[2].pickle()
     nodes: dict[int, Node] = {}
     for persistent in main.persistent:
-        tensor = objects.tensors.get(_key(persistent.pid))
+        tensor = objects.tensors.get(_key_text(persistent.pid))
         if tensor is not None:
             nodes[id(persistent)] = tensor
     root = Swap(lambda node: nodes.get(id(node))).copy(main.root)
-    interpret(main, contents, limits, objects.resolve, 0)
-    return checkpoint(
+    interpret_pickle(main, contents, limits, objects.resolve, 0)
+    return make_checkpoint(
         probe.path,
         FORMAT.name,
         FORMAT.traits,
@@ -179,7 +179,7 @@ class _Objects:
             row = cursor.value()
             if not is_tuple(row) or len(row) != 3:
                 raise UnreadableError("a storage of the tar archive has no key, device and class")
-            key = self._new(row[0])
+            key = self._new_key(row[0])
             dtype = storage_type(row[2])
             numel = int.from_bytes(cursor.take(8), "little")
             nbytes = storage_bytes(dtype, numel)
@@ -188,7 +188,7 @@ class _Objects:
                     f"cut off: storage {show(key, 80)} needs {nbytes:,} bytes, "
                     f"{cursor.source.size - cursor.at:,} are left"
                 )
-            place = Range(*grounded(cursor.source, cursor.at), nbytes)
+            place = Range(*underlying_file(cursor.source, cursor.at), nbytes)
             cursor.at += nbytes
             storage = make_storage(f"{self._contents.mark}{key}", row[1], dtype, nbytes, place)
             self._contents.storages[storage.id] = storage
@@ -197,38 +197,38 @@ class _Objects:
         if type(views) is not list:
             raise UnreadableError("the tar archive lacks its list of views of storages")
         for view in views:
-            self._view(view)
+            self._add_view(view)
 
-    def _view(self, row: Node) -> None:
+    def _add_view(self, row: Node) -> None:
         if not is_tuple(row) or len(row) != 4:
             raise UnreadableError("a view of a storage has not four fields")
-        root = self.storages.get(_key(row[1]))
+        root = self.storages.get(_key_text(row[1]))
         first, numel = row[2], row[3]
         if root is None or type(first) is not int or type(numel) is not int:
             raise UnreadableError("a view of a storage names none, or has no place in it")
         if min(first, numel) < 0 or first + numel > root.numel:
             raise UnreadableError(f"a view reaches past the {root.numel:,} elements of its storage")
-        self.storages[self._new(row[0])] = _View(root.storage, root.first + first, numel)
+        self.storages[self._new_key(row[0])] = _View(root.storage, root.first + first, numel)
 
     def read_tensors(self, cursor: _Cursor) -> None:
         for _ in range(cursor.count()):
             row = cursor.value()
             if not is_tuple(row) or len(row) != 3:
                 raise UnreadableError("a tensor of the tar archive has no key, storage and class")
-            key = self._new(row[0])
+            key = self._new_key(row[0])
             ndim = unpack_from("<i", cursor.take(8))[0]
             if not 0 <= ndim <= DIMENSIONS:
                 raise UnreadableError(
                     f"tensor {show(key, 80)} has {ndim:,} dimensions, at most {DIMENSIONS} are read"
                 )
             numbers = unpack_from(f"<{2 * ndim + 1}q", cursor.take(8 * (2 * ndim + 1)))
-            view = self.storages.get(_key(row[1]))
+            view = self.storages.get(_key_text(row[1]))
             if view is None:
                 raise UnreadableError(f"tensor {show(key, 80)} names a storage that is not there")
-            self.tensors[key] = _tensor(key, view, numbers[:ndim], numbers[ndim:-1], numbers[-1])
+            self.tensors[key] = _make_tensor(key, view, numbers[:ndim], numbers[ndim:-1], numbers[-1])
 
-    def _new(self, node: Node) -> str:
-        key = _key(node)
+    def _new_key(self, node: Node) -> str:
+        key = _key_text(node)
         if not key or key in self.storages or key in self.tensors:
             raise UnreadableError(f"the tar archive has an invalid or repeated key: {show(key, 80)}")
         budget = self._contents.budget
@@ -241,7 +241,7 @@ class _Objects:
         pid = persistent.pid
         if is_tuple(pid) and len(pid) == 3 and type(pid[0]) is Global:
             return pid[0]
-        key = _key(pid)
+        key = _key_text(pid)
         if key in self.tensors:
             return self.tensors[key].storage
         view = self.storages.get(key)
@@ -249,18 +249,20 @@ class _Objects:
             raise UnreadableError(
                 f"the persistent id at byte {persistent.offset:,} of the pickle names nothing"
             )
-        if view.first or view.numel * _width(view.storage) != view.storage.nbytes:
+        if view.first or view.numel * _element_size(view.storage) != view.storage.nbytes:
             persistent.shift = view.first
         return view.storage
 
 
-def _tensor(key: str, view: _View, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> TensorRef:
+def _make_tensor(
+    key: str, view: _View, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> TensorRef:
     """A tensor that surely lies within its storage. Raises UnreadableError."""
     storage = view.storage
     if min((*shape, *stride, offset), default=0) < 0:
         raise UnreadableError(f"tensor {show(key, 80)} has a negative size, stride or offset")
     ref = tensor_ref(storage, storage.dtype or UINT8, shape, stride, view.first + offset)
-    end = (view.first + view.numel) * _width(storage)
+    end = (view.first + view.numel) * _element_size(storage)
     if ref.numel >= _MOST or ref.extent[1] > end:
         raise UnreadableError(
             f"tensor {show(key, 80)} reaches past the {view.numel:,} elements of its storage"
@@ -268,11 +270,11 @@ def _tensor(key: str, view: _View, shape: tuple[int, ...], stride: tuple[int, ..
     return ref
 
 
-def _width(storage: Storage) -> int:
+def _element_size(storage: Storage) -> int:
     return max(1, storage.dtype.bits // 8) if storage.dtype else 1
 
 
-def _key(node: Node) -> str:
+def _key_text(node: Node) -> str:
     """A key as text. Torch makes an int of the text in the pickle, so 1 and "1" are one."""
     if type(node) is int and 0 <= node < _MOST:
         return str(node)

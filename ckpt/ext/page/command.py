@@ -19,33 +19,40 @@ from ckpt.commands.stats.api import stats
 from ckpt.ext.page.html import html_page
 from ckpt.ext.page.views import (
     Numbers,
-    checkpoints,
+    checkpoint_paths,
     error_document,
     in_series,
     is_error,
     is_series,
     numbers_of,
-    payload,
+    page_payload,
 )
 from ckpt.formats import save
 from ckpt.formats.listing import open_documents
 from ckpt.model.checkpoint import Checkpoint as Contents
 from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
-from ckpt.model.text import Json, plural, show, size_text
+from ckpt.model.names import natural_sort_key
+from ckpt.model.text import Json, counted_noun, show, size_text
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.progress import Progress
-from ckpt.surface.api.walk import Found, empty, looked, nothing_in, others_text, parted
+from ckpt.surface.api.walk import (
+    Found,
+    empty_folders,
+    find_items_to_open,
+    nothing_in,
+    others_text,
+    split_items,
+)
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import (
     TROUBLE,
+    drop_skipped,
     is_skipped,
     named_paths,
-    notices,
+    notice_lines,
     opened,
     plugins_allowed,
-    unskipped,
 )
 
 Document = dict[str, Json]
@@ -80,7 +87,7 @@ def command(
         page.write(documents.found, documents.numbers)
         page.tell(documents.others)
     else:
-        output.conclude("nothing was written")
+        output.write_conclusion("nothing was written")
     return documents.code
 
 
@@ -122,19 +129,22 @@ class Page:
 
     def write(self, documents: Sequence[Document], numbers: Numbers | None = None) -> None:
         """Draw the documents and put the page in place. Raises UnreadableError, WriteError."""
-        data = html_page(documents, date=_date(), numbers=numbers)
+        data = html_page(documents, date=_page_date(), numbers=numbers)
         if self._to is None:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
             return
         if self._to.warning is not None:
-            output.talk(f"ckpt: {show(self._to.path, None)}: {self._to.warning}")
-        with target.writing(self._to, len(data)) as sink:
+            output.write_talk(f"ckpt: {show(self._to.path, None)}: {self._to.warning}")
+        with target.writing_file(self._to, len(data)) as sink:
             sink.write(data)
         for text in sink.warnings:
-            output.talk(f"ckpt: {text}")
+            output.write_talk(f"ckpt: {text}")
         unreadable = sum(map(is_error, documents))
-        wrote = [f"wrote {show(self._to.path, None)}", plural(len(checkpoints(documents)), "checkpoint")]
+        wrote = [
+            f"wrote {show(self._to.path, None)}",
+            counted_noun(len(checkpoint_paths(documents)), "checkpoint"),
+        ]
         wrote += [f"{unreadable:,} unreadable"] if unreadable else []
         self._wrote = ", ".join([*wrote, size_text(len(data))])
 
@@ -145,10 +155,10 @@ class Page:
         """
         parts = [self._wrote, others_text(others) if others else ""]
         if any(parts):
-            output.conclude(" · ".join(part for part in parts if part))
+            output.write_conclusion(" · ".join(part for part in parts if part))
 
 
-def _date() -> str:
+def _page_date() -> str:
     """The date of a page, in UTC: today, or the day that SOURCE_DATE_EPOCH names."""
     import time  # here: one page pays for it
 
@@ -207,30 +217,30 @@ class _Documents:
         """Read what the PATHs lead to; False where one of them leads nowhere. Raises UsageError when nothing is there."""
         missing = [Found(name) for name in names if _is_missing(name)]
         if missing:
-            self._each(missing, lambda item: self._inspect(item, measured=False))
+            self._take_each(missing, lambda item: self._inspect_file(item, measured=False))
             return False
-        names = [name for name in names if not self._stored(name)]
-        items, self.others = parted(looked(names, self._limits, plugins=plugins_allowed()))
-        items = unskipped(items)
+        names = [name for name in names if not self._take_stored(name)]
+        items, self.others = split_items(find_items_to_open(names, self._limits, plugins=plugins_allowed()))
+        items = drop_skipped(items)
         paths = [item.path for item in items]
         by_shell = paths == sorted(paths)  # as the shell writes them; epoch_2 comes before epoch_10
         if by_shell:
-            items.sort(key=lambda item: natural(item.path))
+            items.sort(key=lambda item: natural_sort_key(item.path))
         is_single = len(items) == 1 and items[0].folder is None
         walked = any(item.folder is not None for item in items)
         if is_single:
-            self._each(items, lambda item: self._inspect(item, measured=measured))
+            self._take_each(items, lambda item: self._inspect_file(item, measured=measured))
         elif quick:
-            self._each(items, self._list)
+            self._take_each(items, self._list_file)
         else:
-            self._several(items, by_shell=by_shell, measured=measured, is_chosen=measured or not walked)
-        for name in empty(names, [item.path for item in items]):
-            self._failed(name, nothing_in(name))
+            self._take_several(items, by_shell=by_shell, measured=measured, is_chosen=measured or not walked)
+        for name in empty_folders(names, [item.path for item in items]):
+            self._add_failure(name, nothing_in(name))
         if not self.found:
             raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
         return True
 
-    def _stored(self, path: str) -> bool:
+    def _take_stored(self, path: str) -> bool:
         """Take the documents that a file holds; False for a file of another kind."""
         try:
             with about(path):
@@ -238,25 +248,25 @@ class _Documents:
             if documents is None:
                 return False
             self._page.drawn_from_document(path)
-            payload(documents, __version__)  # what cannot be drawn is said of this file
+            page_payload(documents, __version__)  # what cannot be drawn is said of this file
         except UsageError:
             raise
         except CkptError as error:
-            self._failed(path, error)
+            self._add_failure(path, error)
             return True
         self.found += documents
         return True
 
-    def _failed(self, path: str, error: CkptError) -> None:
+    def _add_failure(self, path: str, error: CkptError) -> None:
         """A PATH that cannot be read stands in the page, and its line on stderr."""
         with about(path):
             self.found.append(error_document(path, "ckpt.inspect", error))
         if error.path is None:
             error.path = path
-        output.fail(error)
+        output.write_error(error)
         self.code = TROUBLE
 
-    def _each(self, items: Sequence[Found], take: Callable[[Found], None]) -> None:
+    def _take_each(self, items: Sequence[Found], take: Callable[[Found], None]) -> None:
         """Take the documents of each file. One that cannot be read does not stop the others."""
         with output.progress("reading", len(items), "files") if len(items) > 1 else nullcontext() as progress:
             for item in items:
@@ -269,7 +279,7 @@ class _Documents:
                     raise  # of the request, not of the file
                 except CkptError as error:
                     if not is_skipped(item, error):
-                        self._failed(item.path, error)
+                        self._add_failure(item.path, error)
                 if progress is not None:
                     progress(1)
 
@@ -280,26 +290,28 @@ class _Documents:
         except CkptError:
             checkpoint.close()
             raise
-        for text in notices(checkpoint):
-            output.talk(text)
+        for text in notice_lines(checkpoint):
+            output.write_talk(text)
         return checkpoint
 
-    def _inspect(self, item: Found, *, measured: bool) -> None:
+    def _inspect_file(self, item: Found, *, measured: bool) -> None:
         """One checkpoint, with the numbers of its tensors where they are asked for."""
         with self._opened(item.path) as checkpoint:
             documents = [inspect(checkpoint, section=self._section).to_json()]
             if measured:
-                with output.meter("measuring") as progress:
-                    documents.append(self._measured(checkpoint, progress, histogram=True))
+                with output.progress_meter("measuring") as progress:
+                    documents.append(self._measure_checkpoint(checkpoint, progress, histogram=True))
         self.found += documents
 
-    def _list(self, item: Found) -> None:
+    def _list_file(self, item: Found) -> None:
         """One row of a folder."""
         with self._opened(item.path) as checkpoint:
             documents = ls(checkpoint).to_json()
         self.found += documents
 
-    def _several(self, items: Sequence[Found], *, by_shell: bool, measured: bool, is_chosen: bool) -> None:
+    def _take_several(
+        self, items: Sequence[Found], *, by_shell: bool, measured: bool, is_chosen: bool
+    ) -> None:
         """The rows of the files, then a series, or the comparison of two: in the order of what they record.
 
         Files that nobody chose, because they are all of a folder, are read where they are a series on this machine.
@@ -313,22 +325,24 @@ class _Documents:
                 self.numbers[item.path] = numbers_of(checkpoint.survey)
             read[rows[-1].path] = item
 
-        self._each(items, take)
+        self._take_each(items, take)
         if not is_chosen and (any(is_url(row.path) for row in rows) or not is_series(rows)):
             self.found += [row.to_json() for row in rows]
             return
         order = in_series(rows) if by_shell else rows
         documents = {read[row.path].path: row.to_json() for row in order}
-        self._series([read[row.path] for row in order], documents, whole=len(items) == 2 and not measured)
+        self._take_series(
+            [read[row.path] for row in order], documents, whole=len(items) == 2 and not measured
+        )
 
-    def _series(self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool) -> None:
+    def _take_series(self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool) -> None:
         """The row of each file, its numbers, and its changes from the file before; `whole` compares all of two."""
         sizes = {path: size if isinstance(size := row["bytes"], int) else 0 for path, row in rows.items()}
         read = [sizes[item.path] for item in items]
         total = (
             sum(read) + sum(read[1:-1]) + (0 if whole else sum(read))
         )  # each is compared with both neighbours
-        with ExitStack() as stack, output.meter("comparing" if whole else "reading") as reach:
+        with ExitStack() as stack, output.progress_meter("comparing" if whole else "reading") as reach:
             bar = _Bar(reach, total)
             last: list[tuple[Checkpoint, ExitStack, int]] = []
 
@@ -339,19 +353,21 @@ class _Documents:
                     size = sizes[item.path]
                     if not whole:
                         with bar.part(size) as progress:
-                            documents.append(self._measured(checkpoint, progress))
+                            documents.append(self._measure_checkpoint(checkpoint, progress))
                     if last:
                         with bar.part(last[0][2] + size) as progress:
                             documents.append(
-                                self._compared(last[0][0], checkpoint, whole=whole, progress=progress)
+                                self._compare_checkpoints(
+                                    last[0][0], checkpoint, whole=whole, progress=progress
+                                )
                             )
                         last.pop()[1].close()
                     last.append((checkpoint, stack.enter_context(inner.pop_all()), size))
                 self.found += documents
 
-            self._each(items, take)
+            self._take_each(items, take)
 
-    def _measured(
+    def _measure_checkpoint(
         self, checkpoint: Checkpoint, progress: Progress | None = None, *, histogram: bool = False
     ) -> Document:
         """The numbers of the model, or of all tensors where there are several models."""
@@ -365,7 +381,7 @@ class _Documents:
             progress=progress,
         ).to_json()
 
-    def _compared(
+    def _compare_checkpoints(
         self, before: Checkpoint, after: Checkpoint, *, whole: bool, progress: Progress | None
     ) -> Document:
         """Return the changes between two files: all of them, or the changes of a series in its models.

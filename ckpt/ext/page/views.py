@@ -14,8 +14,8 @@ from ckpt.bytes.far import is_url
 from ckpt.commands.ls.ls import LsRow, in_order
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import CkptError, UnreadableError
-from ckpt.model.names import labels, natural
-from ckpt.model.text import Json, plural, show
+from ckpt.model.names import natural_sort_key, short_labels
+from ckpt.model.text import Json, counted_noun, show
 from ckpt.surface.reports import document_head
 from ckpt.tree.find import counter
 from ckpt.tree.view import look
@@ -35,7 +35,7 @@ Numbers = Mapping[str, Mapping[str, float]]
 """PATH -> the numbers that its checkpoint records, by their names."""
 
 
-def payload(
+def page_payload(
     documents: Iterable[Document], version: str, numbers: Numbers = MappingProxyType({})
 ) -> dict[str, Json]:
     """Return the data that the script of a page draws: `views`, and the PATHs that are `unreadable`.
@@ -48,15 +48,15 @@ def payload(
     for document in documents:
         name = schema_of(document)
         if is_error(document):
-            unreadable.append(_failure(document))
+            unreadable.append(_failure_row(document))
         else:
             views[name].append(_DRAWN[name](document, name))
     if not any(views.values()) and not unreadable:
         raise UnreadableError("no document to draw")
-    return {"ckpt": version, "views": list(_views(views, numbers)), "unreadable": unreadable}
+    return {"ckpt": version, "views": list(_list_views(views, numbers)), "unreadable": unreadable}
 
 
-def checkpoints(documents: Iterable[Document]) -> list[str]:
+def checkpoint_paths(documents: Iterable[Document]) -> list[str]:
     """The PATHs of the checkpoints that some documents are about, each once, without what cannot be read."""
     paths: dict[str, None] = {}
     for document in documents:
@@ -73,7 +73,7 @@ def in_series(rows: Iterable[LsRow]) -> list[LsRow]:
     Else they are in the order of `ls`. Where folders hold several files, a series is one folder after the other.
     """
     out = in_order(rows)
-    folders = [natural(os.path.dirname(row.path)) for row in out]
+    folders = [natural_sort_key(os.path.dirname(row.path)) for row in out]
     is_run = len(set(folders)) < len(out)
     places = [row.reached for row in out]
     if None in places:
@@ -145,7 +145,7 @@ _FIRST = ("loss", "lr", "learning_rate")
 """Words of the names of the curves that come first."""
 
 
-def _curves(paths: Sequence[str], numbers: Numbers, listed: Sequence[Document]) -> list[Json]:
+def _list_curves(paths: Sequence[str], numbers: Numbers, listed: Sequence[Document]) -> list[Json]:
     """Return the numbers that all files record, in their order: `[{names, values}]`, equal ones together."""
     counted = {row["path"]: row["counters"] for row in listed if isinstance(row["counters"], Mapping)}
     tables = [numbers[path] if path in numbers else counted.get(path, {}) for path in paths]
@@ -160,12 +160,12 @@ def _curves(paths: Sequence[str], numbers: Numbers, listed: Sequence[Document]) 
         if len(values) == len(paths):
             by_values.setdefault(values, []).append(name)
     curves: list[Json] = []
-    for values, names in sorted(by_values.items(), key=lambda item: min(map(_rank, item[1]))):
+    for values, names in sorted(by_values.items(), key=lambda item: min(map(_curve_rank, item[1]))):
         curves.append({"names": [*sorted(names, key=len)], "values": [*values]})
     return curves
 
 
-def _rank(name: str) -> tuple[int, int]:
+def _curve_rank(name: str) -> tuple[int, int]:
     """The place of a curve: loss and lr first, then metrics, and counters last."""
     last = name.rpartition(".")[2].lower()
     first = next((place for place, word in enumerate(_FIRST) if word in last.split("_") or word == last), 3)
@@ -173,7 +173,7 @@ def _rank(name: str) -> tuple[int, int]:
     return (first + is_counter, len(name))
 
 
-def _views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -> Iterable[Json]:
+def _list_views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -> Iterable[Json]:
     """The views in the order of the page: what is about all files first."""
     inspected, compared = by_schema["ckpt.inspect"], by_schema["ckpt.diff"]
     measured, listed = by_schema["ckpt.stats"], by_schema["ckpt.ls"]
@@ -185,7 +185,7 @@ def _views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -> Ite
             if len(listed) == 2
             else "These files have next to no tensor in common."
         )
-        yield {"kind": "folder", "title": "Files", "note": note, **_labelled(listed, by_schema), **files}
+        yield {"kind": "folder", "title": "Files", "note": note, **_view_labels(listed, by_schema), **files}
         measured, compared, listed = [], [], []
     elif len(measured) > 1 or len(compared) > 1:
         yield {
@@ -193,45 +193,45 @@ def _views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -> Ite
             "title": "Series",
             "stats": measured,
             "diffs": compared,
-            "curves": _curves(_in_order(measured, compared), numbers, listed),
-            **_labelled(listed, by_schema),
+            "curves": _list_curves(_in_order(measured, compared), numbers, listed),
+            **_view_labels(listed, by_schema),
             **files,
         }
         measured, compared, listed = [], [], []
-    is_pair = len(compared) == 1 and {_path(compared[0], side) for side in _SIDES} == {
+    is_pair = len(compared) == 1 and {_side_path(compared[0], side) for side in _SIDES} == {
         row["path"] for row in listed
     }
     if listed and not is_pair:
-        yield {"kind": "folder", "title": "Files", "note": None, **_labelled(listed, by_schema), **files}
+        yield {"kind": "folder", "title": "Files", "note": None, **_view_labels(listed, by_schema), **files}
     for document in compared:
-        title = " → ".join(_path(document, side) for side in _SIDES)
+        title = " → ".join(_side_path(document, side) for side in _SIDES)
         yield {"kind": "diff", "title": title, **document, **(files if is_pair else {})}
     unpaired = list(measured)
     for document in inspected:
-        path = _path(document, "file")
-        own = next((candidate for candidate in unpaired if _path(candidate, "file") == path), None)
+        path = _side_path(document, "file")
+        own = next((candidate for candidate in unpaired if _side_path(candidate, "file") == path), None)
         if own is not None:
             unpaired.remove(own)
         yield {"kind": "checkpoint", "title": path, **document, **({"stats": own} if own is not None else {})}
     for document in unpaired:
-        yield {"kind": "stats", "title": _path(document, "file"), "stats": document}
+        yield {"kind": "stats", "title": _side_path(document, "file"), "stats": document}
 
 
 def _in_order(measured: Sequence[Document], compared: Sequence[Document]) -> list[str]:
     """The files of a series, as the page takes them: the measured ones, else all that were compared."""
     if measured:
-        return [_path(document, "file") for document in measured]
-    return list(dict.fromkeys(_path(document, side) for document in compared for side in _SIDES))
+        return [_side_path(document, "file") for document in measured]
+    return list(dict.fromkeys(_side_path(document, side) for document in compared for side in _SIDES))
 
 
-def _labelled(listed: Sequence[Document], by_schema: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:
+def _view_labels(listed: Sequence[Document], by_schema: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:
     """`labels`: pairs of a path and the label that tells its file from the others of the view."""
     compared, measured = by_schema["ckpt.diff"], by_schema["ckpt.stats"]
-    paths = checkpoints([*listed, *measured, *compared])
-    return {"labels": [[path, label] for path, label in zip(paths, labels(paths), strict=True)]}
+    paths = checkpoint_paths([*listed, *measured, *compared])
+    return {"labels": [[path, label] for path, label in zip(paths, short_labels(paths), strict=True)]}
 
 
-def _path(document: Document, name: str) -> str:
+def _side_path(document: Document, name: str) -> str:
     side = document[name]
     path = side.get("path") if isinstance(side, dict) else None
     if not isinstance(path, str):
@@ -239,7 +239,7 @@ def _path(document: Document, name: str) -> str:
     return path
 
 
-def _failure(document: Document) -> dict[str, Json]:
+def _failure_row(document: Document) -> dict[str, Json]:
     """A PATH that cannot be read, and why."""
     file, error = document.get("file"), document["error"]
     assert isinstance(error, dict)  # `is_error` looked at it
@@ -251,33 +251,33 @@ def _failure(document: Document) -> dict[str, Json]:
     }
 
 
-def _drawn(document: Document, schema: str, **rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
+def _draw_document(document: Document, schema: str, **rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
     """The fields that a page takes of a document, its lists as columns, in place of which some `rows` may stand."""
     tables = {
         name: rows[name] if name in rows else rows_of(document, name, columns)
         for name, columns in ROWS[schema].items()
     }
     return {
-        **taken(document, HEADS[schema]),
-        **{name: items if name == "findings" else packed(list(items)) for name, items in tables.items()},
+        **take_fields(document, HEADS[schema]),
+        **{name: items if name == "findings" else pack_rows(list(items)) for name, items in tables.items()},
     }
 
 
-def _inspected(document: Document, schema: str) -> dict[str, Json]:
+def _draw_inspect(document: Document, schema: str) -> dict[str, Json]:
     columns = ROWS[schema]
     storages: list[dict[str, Json]] = [
-        {**row, "tensors": _length(row["tensors"])}
+        {**row, "tensors": _count_items(row["tensors"])}
         for row in rows_of(document, "storages", columns["storages"])
     ]
-    values = [_value(row) for row in rows_of(document, "values", columns["values"])]
-    return _drawn(document, schema, storages=storages, values=values)
+    values = [_value_row(row) for row in rows_of(document, "values", columns["values"])]
+    return _draw_document(document, schema, storages=storages, values=values)
 
 
-def _length(value: Json) -> int:
+def _count_items(value: Json) -> int:
     return len(value) if isinstance(value, (list, tuple)) else 0
 
 
-def _value(row: dict[str, Json]) -> dict[str, Json]:
+def _value_row(row: dict[str, Json]) -> dict[str, Json]:
     """A value as text: JSON, cut where it is long."""
     if row["value_is"] is not None:
         text: Json = row["value_is"]
@@ -286,40 +286,40 @@ def _value(row: dict[str, Json]) -> dict[str, Json]:
     elif row["fields"] is not None:
         text = None
     else:
-        text = _text(row["value"])
+        text = _value_text(row["value"])
     return {"name": row["name"], "type": row["type"], "text": text, "fields": row["fields"]}
 
 
-def _text(value: Json) -> str:
+def _value_text(value: Json) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _compared(document: Document, schema: str) -> dict[str, Json]:
+def _draw_diff(document: Document, schema: str) -> dict[str, Json]:
     columns = ROWS[schema]
-    tensors = [_change(row) for row in rows_of(document, "tensors", columns["tensors"])]
+    tensors = [_flatten_change(row) for row in rows_of(document, "tensors", columns["tensors"])]
     values: list[dict[str, Json]] = [
-        {**row, "before": _text(row["before"]), "after": _text(row["after"])}
+        {**row, "before": _value_text(row["before"]), "after": _value_text(row["after"])}
         for row in rows_of(document, "values", columns["values"])
     ]
-    view = _drawn(document, schema, tensors=tensors, values=values)
+    view = _draw_document(document, schema, tensors=tensors, values=values)
     for side in _SIDES:
-        _path(view, side)
-    view["strangers"] = _strangers(tensors)
+        _side_path(view, side)
+    view["strangers"] = _strangers_text(tensors)
     return view
 
 
-def _strangers(rows: Sequence[Document]) -> str | None:
+def _strangers_text(rows: Sequence[Document]) -> str | None:
     """Say that two files have next to no tensor in common. State of an optimizer is numbered alike in all files."""
     rows = [row for row in rows if row["role"] != "optimizer"] or rows
     met = sum(row["before"] is not None and row["after"] is not None for row in rows)
     least = min((sum(row[side] is not None for row in rows) for side in _SIDES), default=0)
     if met * _KIN >= least:
         return None
-    return f"{met:,} of {plural(least, 'tensor')} in common" if met else "no tensor in common"
+    return f"{met:,} of {counted_noun(least, 'tensor')} in common" if met else "no tensor in common"
 
 
-def _change(row: dict[str, Json]) -> dict[str, Json]:
+def _flatten_change(row: dict[str, Json]) -> dict[str, Json]:
     """A tensor of a comparison, its change flat: a number that is not finite is its name."""
     change = row.pop("change")
     fields = change if isinstance(change, dict) else {}
@@ -331,11 +331,11 @@ def _change(row: dict[str, Json]) -> dict[str, Json]:
     for name in _PAIRS:
         pair = fields.get(name)
         row[name] = pair if isinstance(pair, (list, tuple)) else None
-    row["histogram"] = histogram(fields.get("histogram"))
+    row["histogram"] = checked_histogram(fields.get("histogram"))
     return row
 
 
-def histogram(value: Json) -> Json:
+def checked_histogram(value: Json) -> Json:
     """`{low, high, counts}` as it stands in a document, or null where it is anything else."""
     if not isinstance(value, dict):
         return None
@@ -346,24 +346,24 @@ def histogram(value: Json) -> Json:
     return {"low": low, "high": high, "counts": counts}
 
 
-def _measured(document: Document, schema: str) -> dict[str, Json]:
+def _draw_stats(document: Document, schema: str) -> dict[str, Json]:
     rows = rows_of(document, "tensors", ROWS[schema]["tensors"])
-    view = _drawn(
-        document, schema, tensors=[{**row, "histogram": histogram(row["histogram"])} for row in rows]
+    view = _draw_document(
+        document, schema, tensors=[{**row, "histogram": checked_histogram(row["histogram"])} for row in rows]
     )
-    _path(view, "file")
+    _side_path(view, "file")
     return view
 
 
-def _listed(document: Document, schema: str) -> dict[str, Json]:
-    return _drawn(document, schema)
+def _draw_ls(document: Document, schema: str) -> dict[str, Json]:
+    return _draw_document(document, schema)
 
 
 _DRAWN = {
-    "ckpt.inspect": _inspected,
-    "ckpt.diff": _compared,
-    "ckpt.stats": _measured,
-    "ckpt.ls": _listed,
+    "ckpt.inspect": _draw_inspect,
+    "ckpt.diff": _draw_diff,
+    "ckpt.stats": _draw_stats,
+    "ckpt.ls": _draw_ls,
 }
 
 
@@ -371,7 +371,7 @@ _SHARE = 2
 """Values are numbered where there are this many times more rows than different values."""
 
 
-def packed(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
+def pack_rows(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
     """Rows of equal keys as `{count, columns}`.
 
     A column is `{"all": value}`, `{"of": values, "at": numbers}` with the number of the value of each row, or
@@ -381,16 +381,16 @@ def packed(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
         return {"count": 0, "columns": {}}
     return {
         "count": len(rows),
-        "columns": {name: _column([row[name] for row in rows]) for name in rows[0]},
+        "columns": {name: _pack_column([row[name] for row in rows]) for name in rows[0]},
     }
 
 
-def _column(values: list[Json]) -> dict[str, Json]:
+def _pack_column(values: list[Json]) -> dict[str, Json]:
     numbers: dict[tuple[type, object], int] = {}
     indices: list[int] = []
     of: list[Json] = []
     for value in values:
-        key = (type(value), _key(value))
+        key = (type(value), _equality_key(value))
         number = numbers.setdefault(key, len(numbers))
         if number == len(of):
             of.append(value)
@@ -402,7 +402,7 @@ def _column(values: list[Json]) -> dict[str, Json]:
     return {"is": values}
 
 
-def _key(value: Json) -> object:
+def _equality_key(value: Json) -> object:
     """Return a key that is equal if two values are written alike. 0.0 and -0.0 are not."""
     return repr(value) if isinstance(value, (float, list, tuple, dict)) else value
 
@@ -416,7 +416,7 @@ NUMBER: Kinds = (int, float)
 ANY: Kinds = (str, int, float, bool, list, tuple, dict, _NONE)
 
 
-def maybe(kinds: Kinds) -> Kinds:
+def or_null(kinds: Kinds) -> Kinds:
     """The kinds, or null, or a field that is not there."""
     return (*kinds, _NONE)
 
@@ -425,44 +425,44 @@ _FINDINGS: Columns = {
     "code": TEXT,
     "level": TEXT,
     "message": TEXT,
-    "consequence": maybe(TEXT),
+    "consequence": or_null(TEXT),
     "tensors": LIST,
     "where": LIST,
-    "hint": maybe(TEXT),
+    "hint": or_null(TEXT),
 }
 _STATS: Columns = {
     "name": TEXT,
     "dtype": TEXT,
     "shape": LIST,
-    "why_not": maybe(TEXT),
-    **{name: maybe(NUMBER) for name in ("min", "max", "mean", "std", "rms")},
-    **{name: maybe(COUNT) for name in ("numel", "zeros", "nan", "inf")},
-    "channels": maybe(OBJECT),
-    "histogram": maybe(OBJECT),
+    "why_not": or_null(TEXT),
+    **{name: or_null(NUMBER) for name in ("min", "max", "mean", "std", "rms")},
+    **{name: or_null(COUNT) for name in ("numel", "zeros", "nan", "inf")},
+    "channels": or_null(OBJECT),
+    "histogram": or_null(OBJECT),
 }
 ROWS: dict[str, dict[str, Columns]] = {
     "ckpt.inspect": {
         "tensors": {
             "name": TEXT,
-            "section": maybe(TEXT),
+            "section": or_null(TEXT),
             "dtype": TEXT,
             "shape": LIST,
             "numel": COUNT,
             "bytes": COUNT,
-            "device": maybe(TEXT),
-            "storage": maybe(TEXT),
+            "device": or_null(TEXT),
+            "storage": or_null(TEXT),
             "layout": TEXT,
-            "requires_grad": maybe(FLAG),
+            "requires_grad": or_null(FLAG),
             "role": TEXT,
             "evidence": OBJECT,
-            "in_optimizer": maybe(FLAG),
-            "parameter": maybe(TEXT),
-            "optimizer_state": maybe(OBJECT),
-            "sharding": maybe(OBJECT),
+            "in_optimizer": or_null(FLAG),
+            "parameter": or_null(TEXT),
+            "optimizer_state": or_null(OBJECT),
+            "sharding": or_null(OBJECT),
         },
         "storages": {
             "id": TEXT,
-            "device": maybe(TEXT),
+            "device": or_null(TEXT),
             "bytes": COUNT,
             "used_bytes": COUNT,
             "kind": TEXT,
@@ -474,9 +474,9 @@ ROWS: dict[str, dict[str, Columns]] = {
             "name": TEXT,
             "type": TEXT,
             "value": ANY,
-            "value_is": maybe(TEXT),
-            "fields": maybe(COUNT),
-            "same_as": maybe(TEXT),
+            "value_is": or_null(TEXT),
+            "fields": or_null(COUNT),
+            "same_as": or_null(TEXT),
         },
         "imports": {"module": TEXT, "name": TEXT, "group": TEXT, "where": LIST, "calls": LIST},
         "findings": _FINDINGS,
@@ -484,16 +484,16 @@ ROWS: dict[str, dict[str, Columns]] = {
     "ckpt.diff": {
         "tensors": {
             "status": TEXT,
-            "before": maybe(TEXT),
-            "after": maybe(TEXT),
+            "before": or_null(TEXT),
+            "after": or_null(TEXT),
             "role": TEXT,
             "dtype": LIST,
             "shape": LIST,
             "device": LIST,
-            "reason": maybe(TEXT),
-            "cause": maybe(TEXT),
-            "parameter": maybe(TEXT),
-            "change": maybe(OBJECT),
+            "reason": or_null(TEXT),
+            "cause": or_null(TEXT),
+            "parameter": or_null(TEXT),
+            "change": or_null(OBJECT),
         },
         "values": {"name": TEXT, "status": TEXT, "before": ANY, "after": ANY},
         "findings": _FINDINGS,
@@ -506,33 +506,33 @@ HEADS: dict[str, Columns] = {
     "ckpt.inspect": {
         "file": OBJECT,
         "totals": OBJECT,
-        "weights_only": maybe(OBJECT),
-        "load": maybe(TEXT),
-        "load_note": maybe(TEXT),
-        "load_command": maybe(TEXT),
+        "weights_only": or_null(OBJECT),
+        "load": or_null(TEXT),
+        "load_note": or_null(TEXT),
+        "load_command": or_null(TEXT),
     },
     "ckpt.diff": {
         "before": OBJECT,
         "after": OBJECT,
         "same": FLAG,
-        "structure_only": maybe(FLAG),
-        "quick": maybe(FLAG),
-        "damaged": maybe(LIST),
+        "structure_only": or_null(FLAG),
+        "quick": or_null(FLAG),
+        "damaged": or_null(LIST),
         "not_compared": LIST,
         "totals": OBJECT,
         "notes": LIST,
     },
-    "ckpt.stats": {"file": OBJECT, "section": TEXT, "totals": OBJECT, "threshold": maybe(NUMBER)},
+    "ckpt.stats": {"file": OBJECT, "section": TEXT, "totals": OBJECT, "threshold": or_null(NUMBER)},
     "ckpt.ls": {
         "path": TEXT,
-        "format": maybe(TEXT),
-        "bytes": maybe(COUNT),
-        "tensors": maybe(COUNT),
-        "parameters": maybe(COUNT),
+        "format": or_null(TEXT),
+        "bytes": or_null(COUNT),
+        "tensors": or_null(COUNT),
+        "parameters": or_null(COUNT),
         "dtypes": LIST,
         "devices": LIST,
-        "loads": maybe(TEXT),
-        "counters": maybe(OBJECT),
+        "loads": or_null(TEXT),
+        "counters": or_null(OBJECT),
     },
 }
 """The same for what is no list of rows."""
@@ -557,7 +557,7 @@ def is_error(document: Mapping[str, Json]) -> bool:
     return isinstance(document.get("error"), dict)
 
 
-def taken(source: Mapping[str, Json], columns: Columns, of: str = "") -> dict[str, Json]:
+def take_fields(source: Mapping[str, Json], columns: Columns, of: str = "") -> dict[str, Json]:
     """The fields that a page takes of an object. Raises UnreadableError where one is of another kind."""
     fields: dict[str, Json] = {}
     for name, kinds in columns.items():
@@ -574,4 +574,4 @@ def rows_of(document: Mapping[str, Json], name: str, columns: Columns) -> list[d
     rows = document.get(name)
     if not isinstance(rows, Sequence) or not all(isinstance(row, dict) for row in rows):
         raise UnreadableError(f"invalid document: {name} is not as docs/json.md describes it")
-    return [taken(row, columns, f"{name}[].") for row in rows if isinstance(row, dict)]
+    return [take_fields(row, columns, f"{name}[].") for row in rows if isinstance(row, dict)]

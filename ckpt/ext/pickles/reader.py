@@ -7,12 +7,12 @@ from functools import partial
 from math import prod
 from struct import pack
 
-from ckpt.bytes.source import Memory, Source, grounded
+from ckpt.bytes.source import Memory, Source, underlying_file
 from ckpt.ext.pickles import FORMAT
 from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
-from ckpt.formats.common.packed import is_packed, packing, unpacked
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, unknown_names
+from ckpt.formats.common.packed import is_packed, packing, unpack_all
+from ckpt.formats.common.pickled import Contents, interpret_pickle, is_pickle, make_checkpoint, unknown_names
 from ckpt.formats.common.refused import compressed_error
 from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.common.swap import SwapBytes
@@ -27,7 +27,7 @@ from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, 
 from ckpt.model.places import Range
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.pickle import machine
 from ckpt.pickle import opcodes as op
 from ckpt.pickle.judge.known import is_own
@@ -59,7 +59,7 @@ class _Reader:
         self._left = 0
         if self._packing is not None:
             probe.budget.hold(probe.size)
-            inside = unpacked(probe.file, self._packing, probe.budget)
+            inside = unpack_all(probe.file, self._packing, probe.budget)
             self._source, self._left = Memory(inside.data), inside.left
         self._cutter = Cutter(self._source, limits, probe.budget)
         self._wrapped: dict[int, Node] = {}
@@ -68,9 +68,9 @@ class _Reader:
     def read(self) -> Checkpoint:
         probe, cutter, budget = self._probe, self._cutter, self._probe.budget
         cutter.cut()
-        pickle = self._run()
+        pickle = self._run_pickle()
         contents = Contents((), read_nested, probe.mark, budget)
-        interpret(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
+        interpret_pickle(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
         contents.bytestrings = contents.bytestrings or any(run.code == BINSTRING for run in cutter.runs)
         tensors = dict(self._wrapped)
         for call in pickle.calls:
@@ -78,26 +78,26 @@ class _Reader:
                 raise UnreadableError(
                     f"damaged pickle: the dtype at byte {call.offset:,} changes after its use"
                 )
-            array = None if id(call) in tensors else described(call)
+            array = None if id(call) in tensors else describe_array(call)
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:
                 tensors[id(call)] = tensor
-        root = SwapBytes(lambda node: tensors.get(id(node)), self._plain).copy(pickle.root)
+        root = SwapBytes(lambda node: tensors.get(id(node)), self._long_bytes).copy(pickle.root)
         if cutter.position < self._source.size:
-            self._follow(pickle, contents)
+            self._judge_following(pickle, contents)
         if self._packing is not None and self._left:
             text = f"{self._left:,} bytes follow the {self._packing.name} stream"
             contents.notices.append(Notice("trailing-data", text))
-        traits = self._traits()
+        traits = self._format_traits()
         for node in tensors.values():
             if isinstance(node, TensorRef):
                 contents.storages[node.storage.id] = node.storage
-        result = checkpoint(
+        result = make_checkpoint(
             probe.path, FORMAT.name, traits, root, contents, self._limits, source=probe.file, refusals=()
         )
         return replace(result, weights_only=None)  # torch.load opens no such file
 
-    def _follow(self, first: Pickle, contents: Contents) -> None:
+    def _judge_following(self, first: Pickle, contents: Contents) -> None:
         """Judge the pickles that follow the first: whoever loads in a loop runs them too. Raises UnreadableError.
 
         They are read as any bytes would be, for a loader does not ask what they were meant to be.
@@ -111,21 +111,21 @@ class _Reader:
         begin = end = self._cutter.position
         count = 0
         while end < self._source.size:
-            following = self._next(end)
+            following = self._pickle_at(end)
             if following is None:
                 break
             cutter, pickle = following
-            interpret(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
+            interpret_pickle(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
             end, count = cutter.position, count + 1
         if count:
-            text = f"{plural(count, 'more pickle')} from byte {begin:,} on, whose calls are judged and whose values are not shown"
+            text = f"{counted_noun(count, 'more pickle')} from byte {begin:,} on, whose calls are judged and whose values are not shown"
             contents.notices.append(Notice("trailing-data", text))
         if end < self._source.size:
             refuse_archive(self._source, end)
             text = f"{self._source.size - end:,} bytes follow the pickle"
             contents.notices.append(Notice("trailing-data", text))
 
-    def _next(self, begin: int) -> tuple[Cutter, Pickle] | None:
+    def _pickle_at(self, begin: int) -> tuple[Cutter, Pickle] | None:
         """Return the pickle that begins at a byte behind the first, or None where these bytes are none.
 
         Raises UnreadableError for one that breaks after it has called or imported something.
@@ -134,7 +134,7 @@ class _Reader:
         cutter.skip_to(begin)
         try:
             cutter.cut()
-            pickle = machine.run(cutter.out, self._limits, 0, self._probe.budget)
+            pickle = machine.run_machine(cutter.out, self._limits, 0, self._probe.budget)
             if cutter.fault is not None:
                 raise cutter.fault
             return cutter, pickle
@@ -145,7 +145,7 @@ class _Reader:
                 raise UnreadableError(problem, hint="pickle.load in a loop runs a part of it") from None
             return None
 
-    def _traits(self) -> Traits:
+    def _format_traits(self) -> Traits:
         how = self._packing
         if self._wrapped:
             return _JOBLIB if how is None else _JOBLIB._replace(label=f"joblib pickle ({how.name})")
@@ -154,11 +154,11 @@ class _Reader:
         load = f"pickle.load({how.opener}{{options}})" if how.opener else _JOBLIB.load
         return FORMAT.traits._replace(label=f"plain pickle ({how.name})", load=load)
 
-    def _run(self) -> Pickle:
+    def _run_pickle(self) -> Pickle:
         """Return the pickle without its long bytes. Offsets count from the beginning of the file."""
         cutter = self._cutter
         try:
-            pickle = machine.run(cutter.out, self._limits, 0, self._probe.budget, self._feed)
+            pickle = machine.run_machine(cutter.out, self._limits, 0, self._probe.budget, self._take_array)
         except MachineError as error:
             moved = error.moved(cutter.original(error.offset))
             moved.hint = unknown_names(error.seen)
@@ -173,7 +173,7 @@ class _Reader:
             name.offset = cutter.original(name.offset)
         return pickle
 
-    def _feed(self, call: Opaque, position: int) -> None:
+    def _take_array(self, call: Opaque, position: int) -> None:
         """After BUILD: take the bytes of joblib's array, and cut on. The cutter stops there once joblib was named."""
         cutter = self._cutter
         if position < len(cutter.out):
@@ -183,12 +183,12 @@ class _Reader:
                 )
             return
         if is_wrapper(call):
-            array, is_padded = wrapped(call)
+            array, is_padded = describe_wrapper(call)
             begin = cutter.position
             if is_padded:
                 begin += 1 + self._source.read(begin, 1)[0]
             cutter.skip_to(begin + array.nbytes)
-            place = Range(*grounded(self._source, begin), array.nbytes)
+            place = Range(*underlying_file(self._source, begin), array.nbytes)
             tensor = self._tensor(array, place)
             other = None if tensor else as_call(array, self._read(place), call.offset)
             self._wrapped[id(call)] = tensor or other
@@ -207,10 +207,10 @@ class _Reader:
         """The long bytes behind a number, as a storage without a dtype."""
         assert type(persistent.pid) is int
         run = cutter.runs[persistent.pid]
-        place = Range(*grounded(self._source, run.offset), run.size)
+        place = Range(*underlying_file(self._source, run.offset), run.size)
         return Storage(f"bytes-{persistent.pid}", None, None, run.size, place)
 
-    def _plain(self, persistent: PersistentId) -> Node:
+    def _long_bytes(self, persistent: PersistentId) -> Node:
         """The long bytes themselves, where they are no array."""
         assert type(persistent.pid) is int
         run = self._cutter.runs[persistent.pid]
@@ -244,7 +244,7 @@ def _may_be_magic(root: Node) -> bool:
         return root == MAGIC
     if type(root) is not Opaque:
         return False
-    array = described(root)
+    array = describe_array(root)
     tensor = tensor_of(root)
     if array is not None or tensor is not None:
         numel = prod(array.shape) if array is not None else tensor.numel if tensor is not None else 0
@@ -288,12 +288,12 @@ class Description(NamedTuple):
         return size * prod(self.shape)
 
 
-def described(call: Opaque) -> Description | None:
+def describe_array(call: Opaque) -> Description | None:
     """Return the array that a call makes, or None for any other call."""
     name = call.class_name
     if name.endswith(".numeric._frombuffer") and len(call.args) == 4 and not call.states:
         raw, kind, size, order = call.args
-        return _description(kind, size, order == "F", raw) if order in ("C", "F") else None
+        return _make_description(kind, size, order == "F", raw) if order in ("C", "F") else None
     if name.endswith(".multiarray._reconstruct") and len(call.states) == 1 and call.args:
         cls, state = call.args[0], call.states[0]
         is_array = type(cls) is Global and cls.qualified == "numpy.ndarray"  # not a matrix or a masked array
@@ -301,7 +301,7 @@ def described(call: Opaque) -> Description | None:
             _, size, kind, fortran, raw = state
             if type(fortran) not in (bool, int) or fortran not in (0, 1):
                 return None
-            return _description(kind, size, fortran is True or fortran == 1, raw)
+            return _make_description(kind, size, fortran is True or fortran == 1, raw)
     return None
 
 
@@ -310,7 +310,7 @@ def is_wrapper(call: Opaque) -> bool:
     return type(call.func) is Global and (call.func.module, call.func.name) == WRAPPER
 
 
-def wrapped(call: Opaque) -> tuple[Description, bool]:
+def describe_wrapper(call: Opaque) -> tuple[Description, bool]:
     """Return (the array of joblib's description, whether padding comes before its bytes).
 
     Raises UnreadableError.
@@ -321,7 +321,9 @@ def wrapped(call: Opaque) -> tuple[Description, bool]:
     fields = dict(zip(map(str, state.keys), state.values, strict=True))
     if len(fields) < len(state.keys):
         raise UnreadableError("damaged pickle: joblib's description of an array names a field twice")
-    description = _description(fields.get("dtype"), fields.get("shape"), fields.get("order") == "F", None)
+    description = _make_description(
+        fields.get("dtype"), fields.get("shape"), fields.get("order") == "F", None
+    )
     if description is None or fields.get("order") not in ("C", "F"):
         raise UnreadableError(
             "damaged pickle: joblib's description of an array lacks its shape, order or dtype"
@@ -339,7 +341,7 @@ def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None
 
     Return None for a dtype that torch lacks. Raises UnreadableError when the bytes are too few or too many.
     """
-    dtype = _dtype(array.dtype)
+    dtype = _torch_dtype(array.dtype)
     if dtype is None:
         return None
     needed = array.nbytes
@@ -353,7 +355,7 @@ def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None
             f"damaged pickle: an array of {needed:,} bytes {list(array.shape)[:8]} has {place.size:,} bytes"
         )
     storage = Storage(id, None, dtype, needed, place._replace(big=array.dtype.order == ">"))
-    return tensor_ref(storage, dtype, array.shape, _strides(array), 0)
+    return tensor_ref(storage, dtype, array.shape, _array_strides(array), 0)
 
 
 def as_call(array: Description, data: bytes, offset: int) -> Opaque:
@@ -364,7 +366,7 @@ def as_call(array: Description, data: bytes, offset: int) -> Opaque:
     return call
 
 
-def _description(kind: Node, size: Node, fortran: bool, raw: Node) -> Description | None:
+def _make_description(kind: Node, size: Node, fortran: bool, raw: Node) -> Description | None:
     dtype = numpy_dtype(kind)
     if dtype is None or type(size) is not tuple or len(size) > DIMENSIONS:
         return None
@@ -374,12 +376,12 @@ def _description(kind: Node, size: Node, fortran: bool, raw: Node) -> Descriptio
     return Description(shape, dtype, kind, fortran, raw)
 
 
-def _dtype(dtype: NumpyDType) -> DType | None:
+def _torch_dtype(dtype: NumpyDType) -> DType | None:
     name = _DTYPES.get(dtype.code)
     return BY_NAME.get(name) if name is not None and dtype.order in "<>=|" else None
 
 
-def _strides(array: Description) -> tuple[int, ...]:
+def _array_strides(array: Description) -> tuple[int, ...]:
     sizes = array.shape if array.fortran else array.shape[::-1]
     steps, step = [], 1
     for size in sizes:
@@ -462,7 +464,7 @@ class Cutter:
         if position > self._source.size:
             size = self._source.size
             raise CutOffError(f"cut off: an array needs bytes up to {position:,}, the file ends at {size:,}")
-        self._seek(position)
+        self._seek_position(position)
 
     def cut(self) -> None:
         """Cut up to the end of the pickle, or past the next BUILD once joblib was named. What is missing is left out."""
@@ -477,12 +479,12 @@ class Cutter:
     def _cut(self) -> None:
         start = self._at
         for count in range(self._left):
-            if self._at + _LONGEST > len(self._data) and self._more():
-                start = self._flush(start)
-                self._fill(_LONGEST)
+            if self._at + _LONGEST > len(self._data) and self._has_more():
+                start = self._flush_bytes(start)
+                self._read_more(_LONGEST)
                 start = self._at
             if self._at >= len(self._data):
-                self._flush(start)
+                self._flush_bytes(start)
                 return
             if self._frame_end is not None and self.position >= self._frame_end:
                 self._leave_frame(self._frame_end)
@@ -492,20 +494,20 @@ class Cutter:
                 self._at = min(self._at + size, len(self._data))
                 if code == op.STOP or (code == op.BUILD and self.has_joblib):
                     self._left -= count + 1
-                    self._flush(start)
+                    self._flush_bytes(start)
                     return
             elif code in (op.PERSID, op.BINPERSID):
                 problem = "a plain pickle with persistent ids, which pickle.load refuses"
                 hint = "the data.pkl of an archive of torch.save? it needs the files beside it: data/ and version"
                 raise UnreadableError(problem, hint=hint)
             elif code == op.FRAME:
-                self._flush(start)
+                self._flush_bytes(start)
                 self._enter_frame()
                 self._at = start = min(self._at + 9, len(self._data))
             elif code in _LINES:
-                start = self._lines(code, start)
+                start = self._keep_lines(code, start)
             else:
-                start = self._counted(code, start)
+                start = self._cut_counted(code, start)
         raise LimitError("a pickle has too many operations", "operations", self._limits.operations)
 
     def _enter_frame(self) -> None:
@@ -524,7 +526,7 @@ class Cutter:
             self.fault = self.fault or MachineError("a frame ends inside an opcode", self._frame)
         self._frame_end = None
 
-    def _counted(self, code: int, start: int) -> int:
+    def _cut_counted(self, code: int, start: int) -> int:
         """Keep or cut an opcode with the length of its bytes. Returns where the bytes that are kept begin."""
         width = _RUNS.get(code) or _TEXTS[code]
         head = self._at + 1 + width
@@ -538,33 +540,33 @@ class Cutter:
                 end = self._source.size
                 problem = f"cut off: the pickle needs bytes {offset:,} to {offset + size:,}, the file ends at {end:,}"
                 raise CutOffError(problem)
-            self._flush(start)
+            self._flush_bytes(start)
             self.out += b"J" + pack("<i", len(self.runs)) + b"Q"
             self.runs.append(Run(code, offset, size))
-            self._seek(offset + size)
+            self._seek_position(offset + size)
             return self._at
         if head + size > len(self._data):
             if self._base + head + size > self._source.size:
                 self._at = len(self._data)
                 return start
-            self._room(size)
-            start = self._flush(start)
-            self._fill(1 + width + size)
+            self._check_room(size)
+            start = self._flush_bytes(start)
+            self._read_more(1 + width + size)
             start, head = self._at, self._at + 1 + width
         if size == len(JOBLIB) and self._data[head : head + size] == JOBLIB:
             self.has_joblib = True
         self._at = head + size
         return start
 
-    def _lines(self, code: int, start: int) -> int:
+    def _keep_lines(self, code: int, start: int) -> int:
         """Keep an opcode with lines of text. An endless line is kept in part: the machine refuses it."""
         end = self._at + 1
         for _ in range(_LINES[code]):
             newline = self._data.find(b"\n", end, end + LINE_BYTES)
-            if newline < 0 and len(self._data) - self._at <= 2 * LINE_BYTES and self._more():
-                self._flush(start)
-                self._fill(2 * LINE_BYTES + 1)
-                return self._lines(code, self._at)
+            if newline < 0 and len(self._data) - self._at <= 2 * LINE_BYTES and self._has_more():
+                self._flush_bytes(start)
+                self._read_more(2 * LINE_BYTES + 1)
+                return self._keep_lines(code, self._at)
             if newline < 0:
                 self._at = min(len(self._data), end + LINE_BYTES)
                 return start
@@ -574,26 +576,26 @@ class Cutter:
         self._at = end
         return start
 
-    def _flush(self, start: int) -> int:
+    def _flush_bytes(self, start: int) -> int:
         """Move what was read since `start` to `out`."""
         if self._at > start:
-            self._room(self._at - start)
+            self._check_room(self._at - start)
             self._from.append(len(self.out))
             self._to.append(self._base + start)
             self.out += self._data[start : self._at]
         return self._at
 
-    def _room(self, more: int) -> None:
+    def _check_room(self, more: int) -> None:
         if len(self.out) + more > self._limits.pickle_bytes:
             raise LimitError("the pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
 
-    def _more(self) -> bool:
+    def _has_more(self) -> bool:
         return self._base + len(self._data) < self._source.size
 
-    def _fill(self, least: int) -> None:
-        self._seek(self._base + self._at, least)
+    def _read_more(self, least: int) -> None:
+        self._seek_position(self._base + self._at, least)
 
-    def _seek(self, position: int, least: int = 0) -> None:
+    def _seek_position(self, position: int, least: int = 0) -> None:
         """Read on at an offset of the file; bytes that were read already are kept."""
         inside = position - self._base
         if 0 <= inside <= len(self._data) and len(self._data) - inside >= least and inside < len(self._data):

@@ -14,10 +14,10 @@ from ckpt.ext.prune.report import PruneReport, PruneRow
 from ckpt.ext.prune.rules import Rules, Verdict, apply_rules, best_of
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.text import plural, show
-from ckpt.surface.api.keywords import Path, Texts, limits_only, texts
+from ckpt.model.text import counted_noun, show
+from ckpt.surface.api.keywords import Path, Texts, keyword_texts, limits_only
 from ckpt.surface.api.progress import Progress
-from ckpt.surface.api.walk import many
+from ckpt.surface.api.walk import choose_executor
 
 
 def prune(
@@ -68,7 +68,7 @@ def planned(
         if count is not None and (type(count) is not int or count < 1):
             raise UsageError(f"--{name.replace('_', '-')} {count}: not a number from 1")
     limits = limits or Limits()
-    rules = Rules(keep_last, tuple(best_of(text) for text in texts(keep_best)), keep_every)
+    rules = Rules(keep_last, tuple(best_of(text) for text in keyword_texts(keep_best)), keep_every)
     path = os.fsdecode(run)
     names = [best.name for best in rules.best]
     found = find_saves(path, names, limits, plugins=plugins)
@@ -96,7 +96,7 @@ def _judged(
     """Judge all candidates, in several processes where there are many."""
     looked = [row for row in candidates if row.identity is not None and not row.is_left_over]
     tasks = [Task(judge, (row, tuple(names), limits, plugins)) for row in looked]
-    return list(many(tasks).each(tasks))
+    return list(choose_executor(tasks).each(tasks))
 
 
 def _verdicts(
@@ -130,9 +130,9 @@ def _rows(verdicts: Sequence[Verdict]) -> list[PruneRow]:
         links = save.candidate.links
         why = verdict.keeps if verdict.goes is None else (verdict.goes,)
         if verdict.goes is not None and save.others:
-            why = (*why, f"with {plural(save.others, 'other file')} in it")
+            why = (*why, f"with {counted_noun(save.others, 'other file')} in it")
         if verdict.goes is not None and links > 1:
-            why = (*why, f"has {plural(links, 'hard link')}, so its bytes stay on the disk")
+            why = (*why, f"has {counted_noun(links, 'hard link')}, so its bytes stay on the disk")
         rows.append(
             PruneRow(
                 save.candidate.path,

@@ -11,10 +11,10 @@ from ckpt.ext.prune.report import PruneReport
 from ckpt.ext.prune.text import prune_lines, summary
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.text import plural, show, show_line, size_text
+from ckpt.model.text import counted_noun, show, show_line, size_text
 from ckpt.surface.cli import output
 from ckpt.surface.cli.fencing import fence_in
-from ckpt.surface.cli.inputs import documented, plugins_allowed
+from ckpt.surface.cli.inputs import documenting_errors, plugins_allowed
 
 
 def command(
@@ -49,21 +49,21 @@ def command(
     if not delete:
         fence_in([path], workers=True)
     schema = "ckpt.prune" if json else None
-    with documented(path, schema), output.meter("checking") as progress:
+    with documenting_errors(path, schema), output.progress_meter("checking") as progress:
         last = 1 if keep_last is None else keep_last
         report = planned(
             path, keep_last=last, progress=progress, limits=limits, plugins=plugins_allowed(), **keywords
         )
     for text in report.warnings:
-        output.talk(f"ckpt: {show(path, None)}: {text}")
+        output.write_talk(f"ckpt: {show(path, None)}: {text}")
     is_table = (why or output.screen_width() is not None) and not null
     if is_asking and report.may_go:
         output.write_lines(prune_lines(report, output.screen_width()))
         if not _is_confirmed(report):
-            output.conclude("nothing was deleted")
+            output.write_conclusion("nothing was deleted")
             return 0
     if delete and report.may_go:
-        with documented(path, schema):
+        with documenting_errors(path, schema):
             report = deleted(report)
     if json:
         output.write_json(report.to_json())
@@ -74,17 +74,17 @@ def command(
         _write_paths(report, null=null, only_deleted=delete)
     for row in report.rows:
         if row.problem is not None:
-            output.complain(f"ckpt: {show(row.path, None)}: {row.problem}")
+            output.write_complaint(f"ckpt: {show(row.path, None)}: {row.problem}")
     hint = None
     if report.may_go and not delete and is_table:
         hint = "--delete removes them"
-    output.conclude(summary(report), hint)
+    output.write_conclusion(summary(report), hint)
     return report.exit_code
 
 
 def _is_confirmed(report: PruneReport) -> bool:
     """Ask on the terminal whether all that may go is deleted."""
-    count = plural(len(report.may_go), "checkpoint")
+    count = counted_noun(len(report.may_go), "checkpoint")
     size = size_text(sum(row.nbytes for row in report.may_go))
     sys.stdout.write(f"delete {count}, {size}, for good? [y/N] ")
     sys.stdout.flush()

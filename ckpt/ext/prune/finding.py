@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from ckpt import formats
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import is_cached_model, locate, read_file
-from ckpt.bytes.source import reason
+from ckpt.bytes.source import read_failure_reason
 from ckpt.ext.prune.identity import Identity, identity_of
 from ckpt.ext.prune.naming import Place, SaveName, is_called, is_in_work, is_one_of_several, parse_name
 from ckpt.ext.prune.removal import is_hidden, is_left_over
@@ -18,7 +18,7 @@ from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS
 from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import pasted_path, show
 
@@ -71,9 +71,9 @@ def find_saves(path: str, wanted: Iterable[str], limits: Limits, *, plugins: boo
     candidates: list[Candidate] = []
     links: list[tuple[str, str]] = []
     try:
-        names = sorted(os.listdir(path), key=natural)
+        names = sorted(os.listdir(path), key=natural_sort_key)
     except OSError as error:
-        raise NotOpenedError(reason(error), path=path) from None
+        raise NotOpenedError(read_failure_reason(error), path=path) from None
     if len(names) > _MOST:
         raise UnreadableError(f"the folder holds over {_MOST:,} names", path=path)
     for name in names:
@@ -96,7 +96,9 @@ def _run_at(path: str) -> Run:
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:
-        problem = reason(error) if isinstance(error, OSError) else "not a file name: it holds a NUL"
+        problem = (
+            read_failure_reason(error) if isinstance(error, OSError) else "not a file name: it holds a NUL"
+        )
         raise NotOpenedError(problem, path=path) from None
     if not stat.S_ISDIR(status.st_mode):
         raise UsageError(
@@ -147,7 +149,7 @@ def _candidate_at(
     except CkptError as error:
         return Candidate(name, path, parsed, passed_over=error.problem)
     except OSError as error:
-        return Candidate(name, path, parsed, passed_over=reason(error))
+        return Candidate(name, path, parsed, passed_over=read_failure_reason(error))
     if any(member.device != run.device for member in identity.members):
         return Candidate(name, path, parsed, passed_over="another disk is mounted in it")
     if _holds_run(identity):
@@ -205,7 +207,7 @@ def _is_checkpoint(path: str, name: str, limits: Limits, plugins: bool) -> bool:
     if name.lower().endswith(CHECKPOINTS):
         return True
     try:
-        return formats.recognises(path, limits, plugins=plugins)
+        return formats.is_checkpoint_file(path, limits, plugins=plugins)
     except CkptError:
         return False
 

@@ -30,7 +30,7 @@ from ckpt.model.text import show
 from ckpt.surface.api.handle import read
 from ckpt.surface.api.progress import Progress
 from ckpt.surface.api.walk import found
-from ckpt.tree.find import children, counter, find, node_at
+from ckpt.tree.find import children_of, counter, find, node_at
 from ckpt.tree.view import look
 
 State = Literal["whole", "damaged", "unfinished", "unread"]
@@ -201,7 +201,7 @@ def _monitored(survey: Survey, name: str) -> list[Node]:
     for value in checkpoint.values:
         if value.path and value.path[-1] == "monitor" and value.node == name:
             callback = node_at(checkpoint.root, value.path[:-1])
-            nodes += [node for key, node in children(callback) if key == "current_score"]
+            nodes += [node for key, node in children_of(callback) if key == "current_score"]
     return nodes
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from ckpt.bytes.target import NO_REPLACE, renamed, sync_folder, why
+from ckpt.bytes.target import NO_REPLACE, rename_with_flags, sync_folder, write_failure_reason
 from ckpt.ext.prune.identity import Identity, Member, identity_of
 from ckpt.model.errors import UnreadableError, WriteError
 from ckpt.model.rows import NamedTuple
@@ -62,7 +62,7 @@ class Folder:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise WriteError(f"cannot be opened: {why(error)}", path=path) from None
+            raise WriteError(f"cannot be opened: {write_failure_reason(error)}", path=path) from None
         status = os.fstat(self._fd)
         if (status.st_dev, status.st_ino) != (device, inode):
             self.close()
@@ -101,7 +101,7 @@ class Folder:
                     return Removed(name, f"{show(hidden, 80)} is there already, so it stays")
                 os.rename(name, hidden, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             except OSError as error:
-                return Removed(name, f"it cannot be renamed: {why(error)}")
+                return Removed(name, f"it cannot be renamed: {write_failure_reason(error)}")
             after = self._identity_of(hidden)
             if after is None or after.renamed != identity.renamed:  # it was replaced in the moment before
                 return self._put_back(name, hidden)
@@ -110,18 +110,18 @@ class Folder:
                 os.fsync(self._fd)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                    return self._put_back(name, hidden, why(error))
+                    return self._put_back(name, hidden, write_failure_reason(error))
         try:
             _remove_members(hidden, identity, self._fd)
         except OSError as error:
-            return Removed(name, f"{show(hidden, 80)} is left of it: {why(error)}")
+            return Removed(name, f"{show(hidden, 80)} is left of it: {write_failure_reason(error)}")
         return Removed(name)
 
     def _put_back(self, name: str, hidden: str, problem: str = "it changed since it was judged") -> Removed:
         """Give what was renamed its name again, unless another file has it by now."""
         old, new = (os.path.join(self._real, part) for part in (hidden, name))
         try:
-            is_back = renamed(old, new, NO_REPLACE)
+            is_back = rename_with_flags(old, new, NO_REPLACE)
             if not is_back and not _is_there(name, self._fd):
                 os.rename(hidden, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
                 is_back = True
@@ -136,7 +136,7 @@ class Folder:
         try:
             sync_folder(self._real)
         except OSError as error:
-            return f"removed files may come back after a power loss: {why(error)}"
+            return f"removed files may come back after a power loss: {write_failure_reason(error)}"
         return None
 
 

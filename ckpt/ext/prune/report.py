@@ -9,7 +9,7 @@ from typing import overload
 from ckpt.ext.prune.finding import Run
 from ckpt.ext.prune.removal import Victim
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, plural, show, size_text
+from ckpt.model.text import Json, counted_noun, show, size_text
 from ckpt.surface.reports import document_head
 
 
@@ -109,7 +109,7 @@ class PruneReport(Sequence[PruneRow]):
 
     def __repr__(self) -> str:
         going = self.may_go
-        text = f"{len(going):,} of {plural(len(self.rows), 'checkpoint')} may go"
+        text = f"{len(going):,} of {counted_noun(len(self.rows), 'checkpoint')} may go"
         return f"<ckpt.PruneReport {show(self.path)}: {text}, {size_text(sum(row.nbytes for row in going))}>"
 
     def to_json(self) -> dict[str, Json]:

@@ -13,9 +13,9 @@ from typing import Literal
 from ckpt.ext.prune.judging import Judged
 from ckpt.ext.prune.naming import Place, metric_direction
 from ckpt.model.errors import UsageError
-from ckpt.model.names import nearest
+from ckpt.model.names import nearest_names
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 Direction = Literal["min", "max"]
 _FRESH = 600
@@ -351,9 +351,9 @@ def _refuse_unknown_metrics(judged: Sequence[Judged], rules: Rules, path: str) -
             continue
         names = {name for save in judged for name in save.names}
         names |= {label for save in judged for label, _ in save.candidate.parsed.metrics}
-        alike = nearest(best.name, sorted(names)) or sorted(names)[:5]
+        alike = nearest_names(best.name, sorted(names)) or sorted(names)[:5]
         hint = f"there are {', '.join(show(name, 60) for name in alike)}" if alike else None
-        text = f"none of {plural(len(judged), 'save')} records one number under {show(best.name, 80)}"
+        text = f"none of {counted_noun(len(judged), 'save')} records one number under {show(best.name, 80)}"
         raise UsageError(text, path=path, hint=hint)
 
 

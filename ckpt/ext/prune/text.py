@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from ckpt.ext.prune.report import PruneReport, PruneRow
-from ckpt.model.text import plural, shown_apart, size_text
-from ckpt.surface.text.lines import Column, Line, cells, columns, narrowed, wrapped
+from ckpt.model.text import counted_noun, shown_apart, size_text
+from ckpt.surface.text.lines import Column, Line, cells, column_lines, narrow_columns, wrap_text
 
 _HEADS = (
     Column("NAME", gives_way=True, is_file=True, least=24),
@@ -30,14 +30,14 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     whys = ["; ".join(row.why if row.problem is None else (row.problem,)) for row in rows]
     least = min(max(map(cells, whys), default=0), _LEAST)
     room = None if width is None else max(width - 2 - least, 0)
-    heads, texts = narrowed(heads, [[row[i] for i in kept] for row in table], room)
-    first, *lines = columns(heads, texts, width=room)
+    heads, texts = narrow_columns(heads, [[row[i] for i in kept] for row in table], room)
+    first, *lines = column_lines(heads, texts, width=room)
     out: list[Line] = [[*first, ("  WHY", "head")]]
     for line, why, row in zip(lines, whys, rows, strict=True):
         text, _ = line[-1]
         line[-1] = (text, "" if row.stays else "removed")
         indent = sum(cells(part) for part, _ in line) + 2
-        begin, *more = wrapped(why, None if width is None else max(width - indent, least), 0)
+        begin, *more = wrap_text(why, None if width is None else max(width - indent, least), 0)
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + part, "")] for part in more]
     return out
@@ -54,7 +54,7 @@ def summary(report: PruneReport) -> str:
     """Return the closing line: how many may go, and how many went."""
     going = report.may_go
     gone = [row for row in going if row.is_deleted]
-    many = plural(len(report.rows), "checkpoint")
+    many = counted_noun(len(report.rows), "checkpoint")
     if gone:
         return f"{len(gone):,} of {many} deleted, {_bytes(gone)}"
     if not going:

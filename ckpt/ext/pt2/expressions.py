@@ -227,7 +227,7 @@ class _Expression:
             return False
         if text == "," and self._open and not self._ends_argument(self._open[-1]):
             return False
-        if not self._counts(kind, text, follows_value):
+        if not self._count_terms(kind, text, follows_value):
             return False
         for bracket in self._open:
             if len(bracket.argument) <= _ARGUMENT:
@@ -254,7 +254,7 @@ class _Expression:
         """Tell whether the last token is a name that no bracket follows, and no constant."""
         return self._kind == "name" and self._text not in _CONSTANTS
 
-    def _counts(self, kind: str, text: str, follows_value: bool) -> bool:
+    def _count_terms(self, kind: str, text: str, follows_value: bool) -> bool:
         """Count the terms of the expression up to a token. Return False where there are too many."""
         inner = self._open[-1] if self._open else self._all
         inner.symbols += text not in ("(", "=") and self._is_symbol()
@@ -443,7 +443,7 @@ def doubts_of(document: Json, budget: Budget) -> Doubts:
     todo: list[tuple[str, Json]] = [("", document)]
     while todo:
         key, node = todo.pop()
-        _field(key, node, doubts, budget)
+        _note_field(key, node, doubts, budget)
         if isinstance(node, dict):
             # The names of a map are no fields, so nothing hides behind a tensor with the name of a field.
             todo += (("", inner) for inner in node.values()) if key in _MAPS else node.items()
@@ -452,37 +452,37 @@ def doubts_of(document: Json, budget: Budget) -> Doubts:
     return doubts
 
 
-def _field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
+def _note_field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
     """Note what is unusual in one field. What is inside of it is looked at by itself."""
     if key == "expr_str":
         if not isinstance(node, str) or not is_expression(node):
-            _note(doubts.dangers, f"evaluates {show(str(node)[:200], 60)}")
+            _note_doubt(doubts.dangers, f"evaluates {show(str(node)[:200], 60)}")
     elif key in ("in_spec", "out_spec"):
         if isinstance(node, str):
-            _spec(node, key == "in_spec", doubts, budget)
+            _note_spec(node, key == "in_spec", doubts, budget)
     elif key == "range_constraints" and isinstance(node, dict):
         for name in node:
             if _COUNTED.fullmatch(name) is None:
-                _note(doubts.dangers, f"counts to the symbol {show(name, 40)}")
+                _note_doubt(doubts.dangers, f"counts to the symbol {show(name, 40)}")
     elif key == "guards_code" and node is not None and not isinstance(node, list):
         if not isinstance(node, str) or _GUARD.fullmatch(node) is None:
-            _note(doubts.operators, f"the guard {show(str(node)[:200], 60)}")
+            _note_doubt(doubts.operators, f"the guard {show(str(node)[:200], 60)}")
     elif key in ("target", "as_operator") and isinstance(node, str):
         if _TARGETS.fullmatch(node) is None:
-            _note(doubts.operators, f"the operator {show(node, 60)}")
+            _note_doubt(doubts.operators, f"the operator {show(node, 60)}")
     elif key == "metadata" and isinstance(node, dict):
-        _metadata(node, doubts)
+        _note_metadata(node, doubts)
     elif key in ("name", "as_name") and isinstance(node, str):
         # torch writes these names into the source of a function.
         if node and _LABEL.fullmatch(node) is None:
-            _note(doubts.dangers, f"makes code of the name {show(node, 60)}")
+            _note_doubt(doubts.dangers, f"makes code of the name {show(node, 60)}")
     elif key == "forward_arg_names" and node is not None and not isinstance(node, list):
-        _argument(node, doubts)
+        _note_argument(node, doubts)
     elif key in _PATHS and isinstance(node, str) and _QUOTED.fullmatch(node) is None:
-        _note(doubts.dangers, f"makes code of the name {show(node[:200], 60)}")
+        _note_doubt(doubts.dangers, f"makes code of the name {show(node[:200], 60)}")
 
 
-def _metadata(metadata: dict[str, Json], doubts: Doubts) -> None:
+def _note_metadata(metadata: dict[str, Json], doubts: Doubts) -> None:
     """Note what torch looks up, or scans too long, in the metadata of a node."""
     for field in ("source_fn", "source_fn_stack"):
         functions = metadata.get(field)
@@ -491,33 +491,33 @@ def _metadata(metadata: dict[str, Json], doubts: Doubts) -> None:
             if _SOURCE.fullmatch(path) or _TARGETS.fullmatch(path):
                 continue
             if _PLAIN.fullmatch(path) and _LOADERS.isdisjoint(path.split(".")):
-                _note(doubts.operators, f"the function {show(path[:200], 60)}")
+                _note_doubt(doubts.operators, f"the function {show(path[:200], 60)}")
             else:
-                _note(doubts.dangers, f"looks up {show(path[:200], 60)}")
+                _note_doubt(doubts.dangers, f"looks up {show(path[:200], 60)}")
     modules = metadata.get("nn_module_stack")
     if isinstance(modules, str) and modules.count("(") * len(modules) > _SCANNED:
-        _note(doubts.operators, "a path of modules with many brackets")
+        _note_doubt(doubts.operators, "a path of modules with many brackets")
 
 
-def _argument(name: Json, doubts: Doubts) -> None:
+def _note_argument(name: Json, doubts: Doubts) -> None:
     """Note the name of an argument that is no name of Python: torch writes it into the head of a function."""
     if not isinstance(name, str) or not name.isidentifier():
-        _note(doubts.dangers, f"makes code of the name {show(str(name)[:200], 60)}")
+        _note_doubt(doubts.dangers, f"makes code of the name {show(str(name)[:200], 60)}")
 
 
-def _note(doubts: list[str], doubt: str) -> None:
+def _note_doubt(doubts: list[str], doubt: str) -> None:
     if len(doubts) < _PLACES and doubt not in doubts:
         doubts.append(doubt)
 
 
-def _spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> None:
+def _note_spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> None:
     """Note the modules that a tree of inputs or outputs names. Its contexts are JSON in texts.
 
     A tree that is called is one of inputs: the keys of its second child are the names of arguments.
     """
     if is_called:
         for name in _keywords_of(text, budget):
-            _argument(name, doubts)
+            _note_argument(name, doubts)
     texts = [text]
     while texts:
         inner = texts.pop()
@@ -525,7 +525,7 @@ def _spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> None:
             todo: list[Json] = [parse_json(inner.encode("utf-8", "replace"), "a tree of inputs", budget)]
         except UnreadableError:
             if "{" in inner:
-                _note(doubts.operators, "a tree of inputs that ckpt cannot read")
+                _note_doubt(doubts.operators, "a tree of inputs that ckpt cannot read")
             continue
         while todo:
             node = todo.pop()
@@ -534,7 +534,7 @@ def _spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> None:
             if not isinstance(node, dict):
                 continue
             for name in _modules_of(node):
-                _note(doubts.imports, name)
+                _note_doubt(doubts.imports, name)
             context = node.get("context")
             if isinstance(context, str):
                 texts.append(context)

@@ -10,7 +10,7 @@ from ckpt.formats.common.archive import Archive, check_inflation, check_paths, c
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.following import judge_records
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run
 from ckpt.formats.common.storages import refuse_big, tree_inside
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
@@ -26,7 +26,7 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.model.text import Json, and_more, show, size_text
 from ckpt.tree.view import look
-from ckpt.tree.walk import flatten
+from ckpt.tree.walk import flatten_tree
 
 
 def sniff(probe: Probe) -> bool:
@@ -101,7 +101,7 @@ class _Reader:
             if text != "pt2":
                 raise UnreadableError(f"unknown archive format {show(text, 40)}")
         root = Dict()
-        programs = dict(self._programs())
+        programs = dict(self._list_programs())
         for name, parts in programs.items():
             tree = root
             path: Path = ()
@@ -109,14 +109,14 @@ class _Reader:
                 tree, path = Dict(), (name,)
                 root.set([name], [tree])
             self._program(tree, path, parts)
-        self._beside(root)
+        self._add_extras(root)
         check_inflation(archive, "the PT2 archive")
         self._judge_others()
-        flat = flatten(root, self._limits, budget)
-        flat.tensors = Chain(map(self._told, flat.tensors))
+        flat = flatten_tree(root, self._limits, budget)
+        flat.tensors = Chain(map(self._with_kind, flat.tensors))
         modules = {path[:-1] for path in self._kinds}
         flat.containers = [row._replace(is_module=row.path in modules) for row in flat.containers]
-        return checkpoint(
+        return make_checkpoint(
             self._probe.path,
             FORMAT.name,
             FORMAT.traits,
@@ -133,7 +133,7 @@ class _Reader:
         others = [name for name in self._archive.records if name not in self._seen]
         judge_records(self._archive, others, self._contents, self._limits, self._budget)
 
-    def _programs(self) -> Iterator[tuple[str, _Parts]]:
+    def _list_programs(self) -> Iterator[tuple[str, _Parts]]:
         """Each program by its name, in the order of the archive. Raises UnreadableError when one lacks a record."""
         flat = self._archive.records.get("serialized_exported_program.json")
         start = f"{self._archive.root}/models/"
@@ -145,7 +145,15 @@ class _Reader:
                 f"the PT2 archive holds {show(strange, 80)}, which is no program of its kind"
             )
         if flat is not None:
-            yield "model", _Parts(flat, self._flat("state_dict"), self._flat("constants"), self._samples())
+            yield (
+                "model",
+                _Parts(
+                    flat,
+                    self._flat_record("state_dict"),
+                    self._flat_record("constants"),
+                    self._samples_record(),
+                ),
+            )
             return
         for name in below:
             model = name[len(start) : -5]
@@ -154,7 +162,7 @@ class _Reader:
             samples = self._archive.find(f"{_SAMPLES}{model}.pt")
             yield model, _Parts(self._archive.records[name], weights, constants, samples)
 
-    def _flat(self, name: str) -> Record:
+    def _flat_record(self, name: str) -> Record:
         # torch 2.1 wrote the same bytes under .json. torch reads whichever comes last.
         names = [f"serialized_{name}{ending}" for ending in (".pt", ".json")]
         found = [self._archive.records[name] for name in names if name in self._archive.records]
@@ -164,7 +172,7 @@ class _Reader:
             raise UnreadableError(f"the PT2 archive lacks {names[0]}")
         return found[0]
 
-    def _samples(self) -> Record | None:
+    def _samples_record(self) -> Record | None:
         return self._archive.records.get("serialized_example_inputs.pt")
 
     def _list_of(self, folder: str, model: str, what: str) -> Record:
@@ -178,21 +186,21 @@ class _Reader:
     def _program(self, tree: Dict, path: Path, parts: _Parts) -> None:
         self._seen.update(record.name for record in parts if record is not None)
         program = program_of(self._read(parts.graph), parts.graph.name, self._budget)
-        self._tensors(tree, path, parts.weights, _WEIGHTS, program)
-        self._tensors(tree, path, parts.constants, _CONSTANTS, program)
+        self._add_tensors(tree, path, parts.weights, _WEIGHTS, program)
+        self._add_tensors(tree, path, parts.constants, _CONSTANTS, program)
         if parts.samples is not None and parts.samples.size:
-            self._put(tree, "sample_inputs", self._saved(parts.samples))
-        self._put(tree, "program", program.facts)
+            self._put_node(tree, "sample_inputs", self._read_saved(parts.samples))
+        self._put_node(tree, "program", program.facts)
         self._contents.notices += _notices_of(program.doubts)
 
-    def _tensors(self, tree: Dict, path: Path, record: Record, folder: str, program: Program) -> None:
+    def _add_tensors(self, tree: Dict, path: Path, record: Record, folder: str, program: Program) -> None:
         if record.name.endswith("_config.json"):
             rows = [
                 (row.name, self._payload(row, folder), Kind("parameter" if row.is_param else "buffer"))
-                for row in payloads(self._read(record), record.name, self._budget)
+                for row in parse_payloads(self._read(record), record.name, self._budget)
             ]
         else:
-            tensors = look(self._saved(record))
+            tensors = look(self._read_saved(record))
             if tensors.kind != "mapping":
                 raise UnreadableError(f"record {show(record.name, 80)} does not map names to tensors")
             rows = [
@@ -217,18 +225,18 @@ class _Reader:
             )
         self._seen.add(record.name)
         if folder == _CONSTANTS and row.record.startswith(_OPAQUE):
-            return self._pickled(record)  # whatever its row says
+            return self._read_pickled(record)  # whatever its row says
         if folder == _CONSTANTS and row.record.startswith(_CUSTOM):
-            node = self._saved(record, "torch.export.load")
+            node = self._read_saved(record, "torch.export.load")
         elif row.geometry is not None:
-            return view(row.name, row.geometry, self._storage(row, record, folder))
+            return make_view(row.name, row.geometry, self._record_storage(row, record, folder))
         else:
-            node = self._saved(record)
+            node = self._read_saved(record)
         if row.is_tensor and tensor_of(node) is None:
             raise UnreadableError(f"record {show(record.name, 80)} does not hold a tensor")
         return node
 
-    def _storage(self, row: Payload, record: Record, folder: str) -> Storage:
+    def _record_storage(self, row: Payload, record: Record, folder: str) -> Storage:
         """The bytes of a record. The first tensor that names it decides its device, as in a file of torch.save."""
         assert row.geometry is not None
         id = f"{self._contents.mark}{folder.removeprefix('data/')}{row.record}"
@@ -244,22 +252,22 @@ class _Reader:
             raise UnreadableError(f"tensor {show(row.name, 80)} is {row.geometry.dtype.name}, but {first}")
         return storage
 
-    def _saved(self, record: Record, loader: str = "torch.load") -> Node:
+    def _read_saved(self, record: Record, loader: str = "torch.load") -> Node:
         """The tree of a record of torch.save, which C++ reads for an object of its own."""
         prefix = f"{record.name.removeprefix(f'{self._archive.root}/data/')}:"
         return tree_inside(self._archive, record, self._contents, self._limits, self._budget, prefix, loader)
 
-    def _pickled(self, record: Record) -> Node:
+    def _read_pickled(self, record: Record) -> Node:
         """An object that was pickled alone."""
         pickle = run(
             self._archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
         )
-        interpret(pickle, self._contents, self._limits, _no_storage, 0)
+        interpret_pickle(pickle, self._contents, self._limits, _no_storage, 0)
         return pickle.root
 
     # --- what lies beside the programs ---------------------------------------------------------------------------
 
-    def _beside(self, root: Dict) -> None:
+    def _add_extras(self, root: Dict) -> None:
         """Compiled models and extra files by their names. ckpt loads nothing of them.
 
         torch unpacks every record of a compiled model to a folder, and loads or compiles the library in it.
@@ -274,16 +282,16 @@ class _Reader:
                 native.append(show(inner, 80))
             elif inner.startswith(_EXTRA):
                 self._budget.charge(_ROW, "the PT2 archive")
-                extra.set([inner.removeprefix(_EXTRA)], [self._extra(record)])
+                extra.set([inner.removeprefix(_EXTRA)], [self._extra_node(record)])
         if compiled.keys:
-            self._put(root, "aotinductor", compiled)
+            self._put_node(root, "aotinductor", compiled)
         if extra.keys:
-            self._put(root, "extra", extra)
+            self._put_node(root, "extra", extra)
         if native:
             text = f"DANGER: loading this file runs native code: {and_more(native, 2)}."
             self._contents.notices.append(Notice("code-inside", text))
 
-    def _extra(self, record: Record) -> Node:
+    def _extra_node(self, record: Record) -> Node:
         if record.size <= _TEXT:
             try:
                 return self._read(record).decode("utf-8")
@@ -291,13 +299,13 @@ class _Reader:
                 pass
         return size_text(record.size)
 
-    def _put(self, tree: Dict, name: str, node: Node) -> None:
+    def _put_node(self, tree: Dict, name: str, node: Node) -> None:
         """Add what is no tensor of the module, under a name that no tensor has."""
         while name in tree.keys:
             name += "_"
         tree.set([name], [node])
 
-    def _told(self, entry: Entry) -> Entry:
+    def _with_kind(self, entry: Entry) -> Entry:
         """The entry with what the program says of it. Sample inputs are no part of the module."""
         kind = self._kinds.get(entry.path)
         if kind is None or kind.role is None:
@@ -369,7 +377,7 @@ class Payload(NamedTuple):
     is_tensor: bool
 
 
-def payloads(data: bytes, what: str, budget: Budget) -> list[Payload]:
+def parse_payloads(data: bytes, what: str, budget: Budget) -> list[Payload]:
     """The rows of a list, in its order. Raises UnreadableError, LimitError."""
     document = parse_json(data, show(what, 80), budget, b'"path_name"')
     try:
@@ -385,24 +393,24 @@ def _payload(name: str, row: dict[str, Json]) -> Payload:
         raise UnreadableError(
             f"tensor {show(name, 80)}: its record {show(str(record), 80)} is not a plain name"
         )
-    is_pickled = _flag(row, "use_pickle") or meta is None
+    is_pickled = _parse_flag(row, "use_pickle") or meta is None
     return Payload(
         name,
         record,
-        _flag(row, "is_param"),
-        None if is_pickled else _geometry(name, json_object(meta)),
+        _parse_flag(row, "is_param"),
+        None if is_pickled else _parse_geometry(name, json_object(meta)),
         meta is not None,
     )
 
 
-def _geometry(name: str, meta: dict[str, Json]) -> Geometry:
+def _parse_geometry(name: str, meta: dict[str, Json]) -> Geometry:
     number = meta["dtype"]
     dtype = BY_NAME.get(_DTYPES.get(number, "")) if type(number) is int else None
     if dtype is None:
         raise UnreadableError(f"tensor {show(name, 80)}: unknown dtype {show(str(number)[:40], 40)}")
     if meta["layout"] != _STRIDED:
         raise UnreadableError(f"tensor {show(name, 80)}: its bytes have an unknown layout")
-    shape, stride = _numbers(name, meta["sizes"]), _numbers(name, meta["strides"])
+    shape, stride = _parse_numbers(name, meta["sizes"]), _parse_numbers(name, meta["strides"])
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
         raise UnreadableError(f"tensor {show(name, 80)}: its sizes and strides do not fit")
     device = json_object(meta["device"])
@@ -412,11 +420,11 @@ def _geometry(name: str, meta: dict[str, Json]) -> Geometry:
     if kind == "meta":
         raise UnreadableError(f"tensor {show(name, 80)} is on meta: torch.export.load gives it no values")
     tag = kind if type(index) is not int or kind == "cpu" else f"{kind}:{index}"
-    offset = _number(name, meta["storage_offset"])
-    return Geometry(dtype, shape, stride, offset, tag, _flag(meta, "requires_grad"))
+    offset = _parse_number(name, meta["storage_offset"])
+    return Geometry(dtype, shape, stride, offset, tag, _parse_flag(meta, "requires_grad"))
 
 
-def _flag(row: dict[str, Json], key: str) -> bool:
+def _parse_flag(row: dict[str, Json], key: str) -> bool:
     """The value of a field that is true or false. Raises ValueError for any other one: to torch, 1 is true."""
     value = row.get(key, False)
     if not isinstance(value, bool):
@@ -424,13 +432,13 @@ def _flag(row: dict[str, Json], key: str) -> bool:
     return value
 
 
-def _numbers(name: str, value: Json) -> tuple[int, ...]:
+def _parse_numbers(name: str, value: Json) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ValueError
-    return tuple(_number(name, item) for item in value)
+    return tuple(_parse_number(name, item) for item in value)
 
 
-def _number(name: str, value: Json) -> int:
+def _parse_number(name: str, value: Json) -> int:
     """A size: `{"as_int": 3}`. Raises UnreadableError for a symbol, which no stored tensor has."""
     number = value.get("as_int") if isinstance(value, dict) else value
     if type(number) is not int or not 0 <= number < _MOST:
@@ -440,7 +448,7 @@ def _number(name: str, value: Json) -> int:
     return number
 
 
-def view(name: str, geometry: Geometry, storage: Storage) -> TensorRef:
+def make_view(name: str, geometry: Geometry, storage: Storage) -> TensorRef:
     """The tensor over its storage. Raises UnreadableError when it reaches past the record."""
     dtype, shape, stride, offset, _, requires_grad = geometry
     ref = tensor_ref(storage, dtype, shape, stride, offset, requires_grad)
@@ -500,7 +508,7 @@ def _program(document: dict[str, Json], doubts: Doubts) -> Program:
     for spec in json_list(json_object(module["signature"])["input_specs"]):
         for kind, fields in json_object(spec).items():
             if kind == "user_input":
-                inputs += _names(fields)
+                inputs += _input_names(fields)
                 continue
             fields = json_object(fields)
             name = next((fields[key] for key in _NAMES if key in fields), None)
@@ -523,7 +531,7 @@ def _program(document: dict[str, Json], doubts: Doubts) -> Program:
     return Program(kinds, facts, doubts)
 
 
-def _names(fields: Json) -> list[Node]:
+def _input_names(fields: Json) -> list[Node]:
     """The name of a user's input: `{"arg": {"as_tensor": {"name": "x"}}}`. A constant input has none."""
     argument = json_object(fields).get("arg")
     rows = argument.values() if isinstance(argument, dict) else ()

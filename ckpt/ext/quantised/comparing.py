@@ -17,8 +17,8 @@ from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import Json, folded, plural, show, show_name
-from ckpt.surface.text.lines import Line, hung
+from ckpt.model.text import Json, counted_noun, show, show_folded_names, show_name
+from ckpt.surface.text.lines import Line, hanging_lines
 
 _NAMES = 6
 """Names that are listed in one line."""
@@ -110,24 +110,26 @@ class Judgement(NamedTuple):
         for text, rows in self._by_scheme().items():
             right = [row for row in rows if row.verdict in ("within", "factors")]
             verb = "is" if len(right) == 1 else "are"
-            line = f"{len(right):,} of {plural(len(rows), 'weight')} {verb} within {text} of {show(self.base, None)}"
+            line = f"{len(right):,} of {counted_noun(len(rows), 'weight')} {verb} within {text} of {show(self.base, None)}"
             if right:
                 error = median([row.error for row in right])
                 line += f": error {error:.2%} of the weights, {median([row.times for row in right]):.2g} × rounding"
-            out += hung([], line, width, 2, "head")
+            out += hanging_lines([], line, width, 2, "head")
         for text in self._groups():
-            out += hung([("  ", "")], text, width, 4)
+            out += hanging_lines([("  ", "")], text, width, 4)
         if self.moved:
-            text = f"moved with the factors: {folded(list(self.moved), _NAMES)}"
-            out += hung([], text, width, 2)
+            text = f"moved with the factors: {show_folded_names(list(self.moved), _NAMES)}"
+            out += hanging_lines([], text, width, 2)
         if self.casts:
-            out += hung([], f"cast: {plural(self.casts, 'tensor')}, within the rounding of a cast", width, 2)
+            out += hanging_lines(
+                [], f"cast: {counted_noun(self.casts, 'tensor')}, within the rounding of a cast", width, 2
+            )
         groups: dict[str, list[str]] = {}
         for name, status in self.others:
             groups.setdefault(status, []).append(name)
         for status, names in groups.items():
-            text = f"also {status}: {plural(len(names), 'tensor')}: {folded(names, _NAMES)}"
-            out += hung([], text, width, 2)
+            text = f"also {status}: {counted_noun(len(names), 'tensor')}: {show_folded_names(names, _NAMES)}"
+            out += hanging_lines([], text, width, 2)
         return out
 
     def _by_scheme(self) -> dict[str, list[Judged]]:
@@ -144,7 +146,7 @@ class Judgement(NamedTuple):
             if text:
                 groups.setdefault(text, []).append(row.name)
         for text, names in groups.items():
-            yield f"{text}: {folded(names, _NAMES)}"
+            yield f"{text}: {show_folded_names(names, _NAMES)}"
 
 
 def _words(row: Judged) -> str:

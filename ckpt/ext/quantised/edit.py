@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.facts import facts_of
 from ckpt.ext.quantised.find import Found, Logical, find_logical
@@ -14,7 +14,7 @@ from ckpt.model.dtypes import DType
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs, Path
 from ckpt.model.nodes import Dict, Node, Opaque, inside, key_of
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.pickle.edit import Edit
 from ckpt.tree.find import node_at
 
@@ -124,7 +124,7 @@ def dequantised(
         if not left:
             left.append(Leftover("--dequantize", "no weight is quantised in a way that ckpt reads"))
         return RewriteReport("convert", checkpoint, checkpoint, left_alone=tuple(left))
-    result = edited(checkpoint, edit.copy(checkpoint.root), limits, origin=None)
+    result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits, origin=None)
     method = facts_of(checkpoint, limits).method
     if method is not None:
         left.append(
@@ -166,7 +166,8 @@ def _others(survey: Survey, found: Found) -> list[Leftover]:
         if survey.tensors[index].name not in known:
             rows[survey.scaled.what(index) or ""] += 1
     return [
-        Leftover(plural(count, "tensor"), f"stays quantised: {label}") for label, count in rows.most_common()
+        Leftover(counted_noun(count, "tensor"), f"stays quantised: {label}")
+        for label, count in rows.most_common()
     ]
 
 
@@ -177,5 +178,5 @@ def plain_checkpoint(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint
     swapped = [row for row in found.logical if edit.swap(checkpoint.root, row, row.decoded())]
     if not swapped:
         return checkpoint, found._replace(logical=())
-    result = edited(checkpoint, edit.copy(checkpoint.root), limits, origin=None)
+    result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits, origin=None)
     return result, found._replace(logical=tuple(swapped))

@@ -149,7 +149,7 @@ def _float8_table(name: str) -> Array:
     """The numbers of the 256 codes of an 8-bit float."""
     import numpy as np
 
-    return np.array(cast.numbers(bytes(range(256)), BY_NAME[name]), "<f4")
+    return np.array(cast.as_numbers(bytes(range(256)), BY_NAME[name]), "<f4")
 
 
 def power_of(codes: Array, bias: int = 127) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.commands.inspect.inspect import Inspection, inspect
-from ckpt.commands.rewriting.report import edited
+from ckpt.commands.rewriting.report import edited_checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.edit import Swap
 from ckpt.ext.quantised.find import Logical, NearMiss, find_logical
@@ -59,7 +59,7 @@ def with_view(
     findings = _findings(report.findings, kept, misses)
     if not kept:
         return report._replace(findings=findings)
-    view = edited(checkpoint, edit.copy(checkpoint.root), limits)
+    view = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     chosen = [row for row in kept if _is_chosen(row, report)]
     return report._replace(
         findings=findings, quantised=View(tuple(chosen), misses, _shown(view, select, section))

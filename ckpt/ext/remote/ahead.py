@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Protocol, cast
 
 from ckpt.bytes.far import Reading
-from ckpt.bytes.source import grounded
+from ckpt.bytes.source import underlying_file
 from ckpt.ext.remote.spans import Spans
 from ckpt.model.errors import CkptError
 
@@ -57,7 +57,7 @@ class _Room:
     most = ROOM
 
 
-def forget() -> None:
+def forget_pieces() -> None:
     """Begin anew in a copy of the process, where no piece comes."""
     global _changed, _wide
     _changed, _wide = threading.Condition(), threading.RLock()
@@ -66,7 +66,7 @@ def forget() -> None:
 
 
 @contextmanager
-def lent(nbytes: int) -> Iterator[None]:
+def lend_room(nbytes: int) -> Iterator[None]:
     """Leave some of the room to others, for the block."""
     with _changed:
         _Room.most -= nbytes
@@ -239,7 +239,7 @@ class Ahead:
             ranges: dict[Ranges, list[tuple[int, int, int]]] = {}
             total = made = 0
             for group in self._groups:
-                for source, begin, end in _readings(group):
+                for source, begin, end in _far_readings(group):
                     if not _is_foreseen(source, begin, end):
                         ranges.setdefault(source, []).append((begin, end, self._made + made))
                     total += end - begin
@@ -248,7 +248,7 @@ class Ahead:
                     break
             else:
                 self._is_all = True
-            pieces = [piece for source, rows in ranges.items() for piece in joined(source, sorted(rows))]
+            pieces = [piece for source, rows in ranges.items() for piece in join_ranges(source, sorted(rows))]
             pieces.sort(key=attrgetter("first"))
             with _changed:
                 for piece in () if self._is_closed else pieces:
@@ -265,10 +265,10 @@ class Ahead:
             thread.start()
 
     def _fetch(self) -> None:
-        while (piece := self._next()) is not None:
+        while (piece := self._next_piece()) is not None:
             piece.fetch()
 
-    def _next(self) -> Piece | None:
+    def _next_piece(self) -> Piece | None:
         """Mark the next piece as coming, once there is room for it."""
         while True:
             with _changed:
@@ -290,7 +290,7 @@ class Ahead:
 
 def is_worth(readings: Sequence[Reading]) -> bool:
     """Tell whether these are far bytes that are not foreseen yet, and more than one request brings."""
-    rows = list(_readings(readings))
+    rows = list(_far_readings(readings))
     if all(_is_foreseen(*row) for row in rows):
         return False
     return len(rows) > 1 or rows[0][2] - rows[0][1] > PIECE
@@ -306,11 +306,11 @@ def _is_foreseen(source: Ranges, begin: int, end: int) -> bool:
     return True
 
 
-def _readings(group: Iterable[Reading]) -> Iterator[tuple[Ranges, int, int]]:
+def _far_readings(group: Iterable[Reading]) -> Iterator[tuple[Ranges, int, int]]:
     """Yield the ranges of far sources. One that cannot be foreseen is left to the work, which says why."""
     try:
         for given, first, last in group:
-            outer, begin = grounded(given, first)
+            outer, begin = underlying_file(given, first)
             if outer.far is not None:
                 source = cast("Ranges", outer.far)
                 end = min(begin + last - first, source.size)
@@ -320,7 +320,7 @@ def _readings(group: Iterable[Reading]) -> Iterator[tuple[Ranges, int, int]]:
         return
 
 
-def joined(source: Ranges, rows: Iterable[tuple[int, int, int]]) -> Iterator[Piece]:
+def join_ranges(source: Ranges, rows: Iterable[tuple[int, int, int]]) -> Iterator[Piece]:
     """Join (begin, end, group) in order to pieces. A longer range is cut into even ones."""
     begin = end = 0
     users: set[int] = set()

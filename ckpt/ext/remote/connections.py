@@ -74,7 +74,7 @@ def server_of(url: str) -> Server:
     proxy = urllib.request.getproxies().get(scheme, "")
     if proxy and urllib.request.proxy_bypass(f"{host}:{port}"):
         proxy = ""
-    if proxy and _proxy(proxy).scheme != "http":  # its password would go there in the clear
+    if proxy and _proxy_parts(proxy).scheme != "http":  # its password would go there in the clear
         raise NotOpenedError(
             f"the proxy for {scheme} is no http:// one",
             hint=f"{scheme}_proxy=http://HOST:PORT, or no_proxy={host}",
@@ -82,7 +82,7 @@ def server_of(url: str) -> Server:
     return Server(scheme, host, port, proxy)
 
 
-def _proxy(proxy: str) -> SplitResult:
+def _proxy_parts(proxy: str) -> SplitResult:
     return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 
 
@@ -150,7 +150,7 @@ class Reply:
         response.received.until = time.monotonic() + within + most / _SLOWEST
         length = response.length
         size = most if length is None else min(most, length)
-        view, count = spool(size) if spooled else room(size), 0
+        view, count = allocate_disk(size) if spooled else allocate_memory(size), 0
         while count < len(view):
             if response.chunked:  # its `readinto` takes a chunk of less than nothing for an end
                 piece = response.read1(min(len(view) - count, _PIECE))
@@ -180,15 +180,15 @@ class Reply:
         self._link.close()
 
 
-def room(size: int) -> memoryview:
+def allocate_memory(size: int) -> memoryview:
     """Memory for an answer. Much of it is given back to the system as soon as nobody looks at it."""
     return memoryview(mmap(-1, size) if size >= _LARGE else bytearray(size))
 
 
-def spool(size: int) -> memoryview:
+def allocate_disk(size: int) -> memoryview:
     """Room on the disk: a server that ignores ranges sends whole files, which stay until they are closed."""
     if size < _LARGE:
-        return room(size)
+        return allocate_memory(size)
     from tempfile import TemporaryFile  # here: few servers do so
 
     with TemporaryFile() as file:
@@ -207,7 +207,7 @@ class _Links:
     def take(self, server: Server) -> http.client.HTTPConnection | None:
         with self._lock:
             if self._pid != os.getpid():  # the original keeps its own
-                self._close(time.monotonic())
+                self._close_idle(time.monotonic())
                 self._pid = os.getpid()
             idle = self._idle.get(server, [])
             while idle:
@@ -219,7 +219,7 @@ class _Links:
 
     def give(self, server: Server, link: http.client.HTTPConnection) -> None:
         with self._lock:
-            self._close(time.monotonic() - _REST)
+            self._close_idle(time.monotonic() - _REST)
             idle = self._idle.setdefault(server, [])
             if self._pid == os.getpid() and len(idle) < _IDLE:
                 idle.append((link, time.monotonic()))
@@ -229,9 +229,9 @@ class _Links:
     def close(self) -> None:
         """Keep none."""
         with self._lock:
-            self._close(time.monotonic())
+            self._close_idle(time.monotonic())
 
-    def _close(self, until: float) -> None:
+    def _close_idle(self, until: float) -> None:
         """Close what nobody has used since then."""
         for server, idle in list(self._idle.items()):
             for link, since in idle:
@@ -254,7 +254,7 @@ _links = _Links()
 atexit.register(_links.close)
 
 
-def request(
+def request_path(
     server: Server, path: str, headers: Mapping[str, str], *, is_public: bool = False
 ) -> tuple[Reply, bool | None]:
     """Ask a server for a path: its answer, and whether its address is private. None behind a proxy, which connects.
@@ -264,16 +264,16 @@ def request(
     link = _links.take(server)
     if link is not None:
         try:
-            return _asked(server, link, path, headers, is_public=is_public)
+            return _request_on_link(server, link, path, headers, is_public=is_public)
         except _CLOSED:
             pass  # by the server, while nobody used it
-    return _asked(server, _connected(server), path, headers, is_public=is_public)
+    return _request_on_link(server, _open_connection(server), path, headers, is_public=is_public)
 
 
 _CLOSED = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError)
 
 
-def _asked(
+def _request_on_link(
     server: Server,
     link: http.client.HTTPConnection,
     path: str,
@@ -304,15 +304,15 @@ def _is_private(link: http.client.HTTPConnection) -> bool:
     return not ip_address(str(link.sock.getpeername()[0]).partition("%")[0]).is_global
 
 
-def _connected(server: Server) -> http.client.HTTPConnection:
+def _open_connection(server: Server) -> http.client.HTTPConnection:
     """A new connection. Raises OSError, ValueError."""
     host, port = server.host, server.port
     link: http.client.HTTPConnection
     if server.proxy:
-        proxy = _proxy(server.proxy)
+        proxy = _proxy_parts(server.proxy)
         host, port = proxy.hostname or "", proxy.port or 80
     if server.scheme == "https":
-        link = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=_context())
+        link = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=_tls_context())
         if server.proxy:
             link.set_tunnel(server.host, server.port, _proxy_login(server.proxy))
     else:
@@ -328,15 +328,15 @@ def _connected(server: Server) -> http.client.HTTPConnection:
 
 
 def _proxy_login(proxy: str) -> dict[str, str]:
-    user = _proxy(proxy).netloc.rpartition("@")[0]
-    return {"Proxy-Authorization": basic(user)} if user else {}
+    user = _proxy_parts(proxy).netloc.rpartition("@")[0]
+    return {"Proxy-Authorization": basic_login(user)} if user else {}
 
 
-def basic(user: str) -> str:
+def basic_login(user: str) -> str:
     """Return what a server is told of `user:password`, as they stand in a URL."""
     return "Basic " + b64encode(unquote(user).encode()).decode()
 
 
 @cache
-def _context() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     return ssl.create_default_context()

@@ -56,14 +56,16 @@ def options_of(scheme: str) -> dict[str, object]:
 def looked_at(scheme: str) -> str:
     """The places in which credentials were looked for, for people."""
     if scheme == "s3":
-        return ", ".join(("AWS_ACCESS_KEY_ID", "AWS_PROFILE", *map(_short, _files()), "the machine's role"))
+        return ", ".join(
+            ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", *map(_short_path, _aws_files()), "the machine's role")
+        )
     if scheme == "gs":
         login = "~/.config/gcloud/application_default_credentials.json"
         return f"GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT, {login}, the machine's account"
     return "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, az login, the machine's identity"
 
 
-def _files() -> tuple[str, str]:
+def _aws_files() -> tuple[str, str]:
     """The two files of the AWS tools: the credentials, and the settings."""
     return (
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.join("~", ".aws", "credentials"),
@@ -71,7 +73,7 @@ def _files() -> tuple[str, str]:
     )
 
 
-def _short(path: str) -> str:
+def _short_path(path: str) -> str:
     home = os.path.expanduser("~")
     return f"~{path[len(home) :]}" if home != "/" and path.startswith(f"{home}{os.sep}") else path
 
@@ -82,9 +84,9 @@ def _of_profile() -> dict[str, object]:
     if named is None and any(map(os.environ.get, _OWN)):
         return {}
     name = named or "default"
-    keys, settings = (_section(path, name) for path in _files())
+    keys, settings = (_profile_settings(path, name) for path in _aws_files())
     if named is not None and not keys and not settings:
-        places = " and ".join(map(_short, _files()))
+        places = " and ".join(map(_short_path, _aws_files()))
         raise CkptError(f"there is no profile {show(name, 60)}", hint=f"AWS_PROFILE; looked at {places}")
     every = {**settings, **keys}
     options: dict[str, object] = {}
@@ -112,13 +114,13 @@ def _of_profile() -> dict[str, object]:
         raise CkptError(problem, hint="log in again") from None
 
 
-def _section(path: str, name: str) -> dict[str, str]:
+def _profile_settings(path: str, name: str) -> dict[str, str]:
     """The settings of a profile in a file. The settings file writes `[profile NAME]`."""
     parser = ConfigParser(interpolation=None, strict=False)
     try:
         parser.read(os.path.expanduser(path), encoding="utf-8")
     except (Error, OSError, ValueError):
-        raise CkptError(f"{_short(path)} cannot be read as a file of profiles") from None
+        raise CkptError(f"{_short_path(path)} cannot be read as a file of profiles") from None
     for section in (name, f"profile {name}"):
         if parser.has_section(section):
             return dict(parser.items(section))

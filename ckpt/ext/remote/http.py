@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote, urljoin, urlsplit
 
 from ckpt.bytes import far
-from ckpt.ext.remote.connections import Reply, Server, basic, request, server_of
+from ckpt.ext.remote.connections import Reply, Server, basic_login, request_path, server_of
 from ckpt.ext.remote.store import WHOLE, Answer, BusyError, ChangedError
 from ckpt.model.errors import NotOpenedError
 from ckpt.model.rows import NamedTuple
@@ -48,7 +48,7 @@ class HttpObject:
     tails = True
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        url, user = _apart(url)
+        url, user = _split_login(url)
         self._first = _Target(url, is_first=True)
         self._login = f"Bearer {token}" if token is not None else user
         self._target = self._first
@@ -59,7 +59,7 @@ class HttpObject:
             headers["If-Match"] = (
                 etag  # another server may not know the ETag, so `RangeSource` alone compares it
             )
-        reply = self._ask(headers)
+        reply = self._ask_server(headers)
         try:
             if reply.status == 416 and not etag:
                 size = reply.headers.get("Content-Range", "").replace(" ", "")
@@ -67,31 +67,31 @@ class HttpObject:
                     return Answer(memoryview(b""), 0, 0, reply.headers.get("ETag") or "")
             if reply.status == 416 and etag:
                 raise ChangedError
-            _refuse(reply, self._target)
-            return _answer(reply, begin, count)
+            _refuse_status(reply, self._target)
+            return _read_answer(reply, begin, count)
         except BROKEN as error:
-            raise lost(error, self._target.url) from None
+            raise translate_error(error, self._target.url) from None
         finally:
             reply.close()
 
     def document(self) -> tuple[bytes, str | None]:
         """The whole of a small document, and the URL of its next page. Raises BusyError, NotOpenedError."""
-        reply = self._ask({})
+        reply = self._ask_server({})
         try:
-            _refuse(reply, self._target)
+            _refuse_status(reply, self._target)
             more = re.search(r'<([^>]+)>;\s*rel="next"', reply.headers.get("Link", ""))
             return bytes(reply.read(LISTING)), more and more[1]
         except BROKEN as error:
-            raise lost(error, self._target.url) from None
+            raise translate_error(error, self._target.url) from None
         finally:
             reply.close()
 
-    def _ask(self, headers: Mapping[str, str]) -> Reply:
+    def _ask_server(self, headers: Mapping[str, str]) -> Reply:
         """The answer of the server that has the file. Where the last one does not give it, the first one is asked."""
         target = self._target
         if not target.is_first:
             try:
-                reply = self._reply(target, headers)
+                reply = self._follow_redirects(target, headers)
                 if reply.status < 400 or reply.status in (412, 416, 429):
                     return reply
                 reply.close()
@@ -99,37 +99,39 @@ class HttpObject:
                 pass
             headers = {name: value for name, value in headers.items() if name != "If-Match"}
         self._target = self._first
-        return self._reply(self._first, headers)
+        return self._follow_redirects(self._first, headers)
 
-    def _reply(self, target: _Target, headers: Mapping[str, str]) -> Reply:
+    def _follow_redirects(self, target: _Target, headers: Mapping[str, str]) -> Reply:
         for _ in range(_REDIRECTS + 1):
             try:
-                server, is_private, reply = self._asked(target, headers)
+                server, is_private, reply = self._request_target(target, headers)
                 where = reply.headers.get("Location")
                 if reply.status not in _MOVED or where is None:
                     self._target = target
                     return reply
                 reply.close()
-                target = _led(target, urljoin(target.url, where), is_public=is_private is False)
+                target = _redirected_target(target, urljoin(target.url, where), is_public=is_private is False)
                 if is_private is None and server_of(target.url).host != server.host:
                     far.tell(
                         f"{server.name} leads to another server through a proxy: its address is not checked"
                     )
             except BROKEN as error:
-                raise lost(error, target.url) from None
+                raise translate_error(error, target.url) from None
             if "If-Match" in headers:
                 headers = {name: value for name, value in headers.items() if name != "If-Match"}
         raise NotOpenedError("the server leads from one URL to the next without end")
 
-    def _asked(self, target: _Target, headers: Mapping[str, str]) -> tuple[Server, bool | None, Reply]:
+    def _request_target(
+        self, target: _Target, headers: Mapping[str, str]
+    ) -> tuple[Server, bool | None, Reply]:
         server = server_of(target.url)
-        if self._login is not None and _place(target.url) == _place(self._first.url):
+        if self._login is not None and _scheme_and_server(target.url) == _scheme_and_server(self._first.url):
             headers = {**headers, "Authorization": self._login}
         parts = urlsplit(target.url)
         path = quote(parts.path or "/", safe=_SAFE) + (
             f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
         )
-        reply, is_private = request(server, path, headers, is_public=target.is_public)
+        reply, is_private = request_path(server, path, headers, is_public=target.is_public)
         return server, is_private, reply
 
     @property
@@ -138,13 +140,13 @@ class HttpObject:
         return urlsplit(self._target.url).netloc
 
 
-def _place(url: str) -> tuple[str, str]:
+def _scheme_and_server(url: str) -> tuple[str, str]:
     """The scheme and the server of a URL: a login goes to no other."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc
 
 
-def _led(target: _Target, url: str, *, is_public: bool) -> _Target:
+def _redirected_target(target: _Target, url: str, *, is_public: bool) -> _Target:
     """The target of a redirect. Raises NotOpenedError for one that leads away from web servers, or out of https."""
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
@@ -158,14 +160,14 @@ def _led(target: _Target, url: str, *, is_public: bool) -> _Target:
     return _Target(plain, is_first=False, is_public=is_public or target.is_public)
 
 
-def _apart(url: str) -> tuple[str, str | None]:
+def _split_login(url: str) -> tuple[str, str | None]:
     """A URL without its user, and what a server is told of the user."""
     parts = urlsplit(url)
     user, separator, server = parts.netloc.rpartition("@")
-    return parts._replace(netloc=server).geturl(), basic(user) if separator else None
+    return parts._replace(netloc=server).geturl(), basic_login(user) if separator else None
 
 
-def _answer(reply: Reply, begin: int | None, count: int) -> Answer:
+def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
     etag = reply.headers.get("ETag") or reply.headers.get("Last-Modified") or ""
     length = reply.headers.get("Content-Length", "")
     if length and not _SIZE.fullmatch(length):
@@ -199,7 +201,7 @@ def _answer(reply: Reply, begin: int | None, count: int) -> Answer:
     return Answer(data, first, size, etag)
 
 
-def _refuse(reply: Reply, target: _Target) -> None:
+def _refuse_status(reply: Reply, target: _Target) -> None:
     """Raise the error of a status that is none of success."""
     status = reply.status
     if 200 <= status < 300:
@@ -209,7 +211,9 @@ def _refuse(reply: Reply, target: _Target) -> None:
         f" {reason}" if reason else ""
     )
     if status in _PASSING or status >= 500:
-        raise BusyError(said, _after(reply.headers.get("Retry-After", "")), is_overload=status in (429, 503))
+        raise BusyError(
+            said, _retry_seconds(reply.headers.get("Retry-After", "")), is_overload=status in (429, 503)
+        )
     if status in (404, 410):
         raise NotOpenedError("no such file")
     if status in (401, 403):
@@ -222,7 +226,7 @@ def _server_in(url: str) -> str:
     return show(urlsplit(url).netloc, 80)
 
 
-def _after(text: str) -> float:
+def _retry_seconds(text: str) -> float:
     """The seconds of a header Retry-After: a number, or a date. 0 without one."""
     if _SIZE.fullmatch(text.strip()):
         return float(text)
@@ -232,7 +236,7 @@ def _after(text: str) -> float:
         return 0.0
 
 
-def lost(error: Exception, url: str) -> Exception:
+def translate_error(error: Exception, url: str) -> Exception:
     """Translate an error of the standard library. It says the server, for a redirect may have led to another one."""
     server = _server_in(url)
     if isinstance(error, socket.gaierror):

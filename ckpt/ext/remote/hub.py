@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ckpt.ext.remote.http import HttpObject
 from ckpt.ext.remote.store import Known
-from ckpt.ext.remote.url import Url, escaped, typed
+from ckpt.ext.remote.url import Url, escape_name, typed_url
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import json_list, json_object
 from ckpt.model.text import Json
@@ -17,14 +17,14 @@ _PAGES = 1000
 DAMAGED = "the server's list of files is damaged"
 
 
-def _hub(url: Url) -> tuple[str, str, str, str | None]:
+def _hub_parts(url: Url) -> tuple[str, str, str, str | None]:
     """(server, model, revision, token)."""
     server = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     model, _, revision = url.host.partition("@")
-    return server.rstrip("/"), model, escaped(revision or "main").replace("/", "%2F"), _token()
+    return server.rstrip("/"), model, escape_name(revision or "main").replace("/", "%2F"), _find_token()
 
 
-def _token() -> str | None:
+def _find_token() -> str | None:
     """The token of the environment, else the one that `hf auth login` has stored."""
     token = os.environ.get("HF_TOKEN")
     if token is not None or os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in (
@@ -50,8 +50,8 @@ def token_path() -> str:
 
 def hub_object(url: Url) -> HttpObject:
     """The file of an hf URL."""
-    server, model, revision, token = _hub(url)
-    return HttpObject(typed(f"{server}/{model}/resolve/{revision}/{escaped(url.path)}"), token)
+    server, model, revision, token = _hub_parts(url)
+    return HttpObject(typed_url(f"{server}/{model}/resolve/{revision}/{escape_name(url.path)}"), token)
 
 
 def names_in(url: Url) -> dict[str, Known | None]:
@@ -74,11 +74,11 @@ def names_in(url: Url) -> dict[str, Known | None]:
 
 def rows_of(url: Url, path: str, *, recursive: bool = False) -> Iterator[dict[str, Json]]:
     """Yield the rows of the list of a folder, as the server sends them. Raises BusyError, NotOpenedError, UnreadableError."""
-    server, model, revision, token = _hub(url)
-    page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escaped(path)}" if path else "")
+    server, model, revision, token = _hub_parts(url)
+    page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escape_name(path)}" if path else "")
     page += "?recursive=true" if recursive else ""
     for _ in range(_PAGES):
-        data, more = HttpObject(typed(page), token).document()
+        data, more = HttpObject(typed_url(page), token).document()
         try:
             rows = [json_object(row) for row in json_list(json.loads(data))]
         except (ValueError, RecursionError):

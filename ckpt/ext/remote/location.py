@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ckpt.bytes.location import is_plain_name
 from ckpt.ext.remote.source import RangeSource, retried
 from ckpt.ext.remote.store import Known, Store
-from ckpt.ext.remote.url import Url, escaped, parsed, shared, shown, typed
+from ckpt.ext.remote.url import Url, escape_name, parse_url, share_login, shown, typed_url
 from ckpt.model.errors import NotOpenedError, UnreadableError
 from ckpt.model.text import show
 
@@ -49,7 +49,7 @@ class RemotePath:
         if not self._url.server.lists or self._known is not None or self.is_file():
             return False
         try:
-            return bool(self._listed())
+            return bool(self._list_names())
         except NotOpenedError:
             return False
 
@@ -70,26 +70,26 @@ class RemotePath:
         return True
 
     def names(self) -> list[str]:
-        return sorted(self._listed())
+        return sorted(self._list_names())
 
     def parent(self) -> Location:
         folder = self._url.path.rstrip("/").rpartition("/")[0]
         url = self._url.with_path(f"{folder}/" if folder else "")
-        return RemotePath(url, shared(self.name, str(url)))
+        return RemotePath(url, share_login(self.name, str(url)))
 
     def child(self, name: str, links: Links = "file") -> Location:
         if not is_plain_name(name):
             raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
         if name not in self._children:
-            self._children[name] = self._child(name)
+            self._children[name] = self._child_location(name)
         return self._children[name]
 
-    def _child(self, name: str) -> Location:
+    def _child_location(self, name: str) -> Location:
         folder = self._url.path.rstrip("/")
-        part = name if self._url.server.lists else escaped(name)
+        part = name if self._url.server.lists else escape_name(name)
         url = self._url.with_path(f"{folder}/{part}" if folder else part)
         if self._names is None:
-            return RemotePath(url, shared(self.name, str(url)))
+            return RemotePath(url, share_login(self.name, str(url)))
         if f"{name}/" in self._names:
             return RemotePath(url.with_path(f"{url.path}/"), str(url))
         return RemotePath(url, str(url), self._names.get(name))
@@ -105,7 +105,7 @@ class RemotePath:
     ) -> Future[RangeSource]:
         """Begin to open it, for the next `is_file` or `open`: by `run`, or now."""
         if self._opened is None or self._opened.cancelled():
-            self._opened = _handed.take(self.name) or (run or _now)(self._open)
+            self._opened = _handed.take(self.name) or (run or _open_now)(self._open)
         return self._opened
 
     def _open(self) -> RangeSource:
@@ -115,7 +115,7 @@ class RemotePath:
         source.open_head()
         return source
 
-    def _listed(self) -> Names:
+    def _list_names(self) -> Names:
         if self._refused is not None:
             raise self._refused
         if self._names is None:
@@ -162,7 +162,7 @@ class _Handed:
 _handed = _Handed()
 
 
-def _now(open: Callable[[], RangeSource]) -> Future[RangeSource]:
+def _open_now(open: Callable[[], RangeSource]) -> Future[RangeSource]:
     future: Future[RangeSource] = Future()
     try:
         future.set_result(open())
@@ -202,13 +202,13 @@ def store_of(url: Url, name: str) -> Store:
         return hub_object(url)
     from ckpt.ext.remote.http import HttpObject
 
-    return HttpObject(typed(name))
+    return HttpObject(typed_url(name))
 
 
 def locate_url(text: str) -> Location:
     """The location of a URL. Raises UsageError."""
     name = shown(text)
-    return RemotePath(parsed(name), name)
+    return RemotePath(parse_url(name), name)
 
 
 def open_url(address: str) -> Source:
@@ -223,7 +223,7 @@ def open_pinned(address: str, identity: Identity, claims: Sequence[Claim] = ()) 
     """
     size, etag = identity
     state = Known(int(size), str(etag))
-    source = RangeSource(store_of(parsed(address), address), address, state=state, ahead=False)
+    source = RangeSource(store_of(parse_url(address), address), address, state=state, ahead=False)
     for claim in claims:
         source.claim(claim)
     return source

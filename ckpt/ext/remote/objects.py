@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, cast
 
 from ckpt.bytes.far import SCHEMES, Scheme
 from ckpt.ext.remote.causes import cause_of
-from ckpt.ext.remote.connections import room
+from ckpt.ext.remote.connections import allocate_memory
 from ckpt.ext.remote.credentials import looked_at, options_of
 from ckpt.ext.remote.store import Answer, BusyError, ChangedError, Known
 from ckpt.ext.remote.traffic import waiting
@@ -73,19 +73,19 @@ class StoredObject:
         span: object = {"suffix": count} if begin is None else (begin, begin + count)
         try:
             with waiting(self.server):
-                result = _obstore().get(
+                result = _import_obstore().get(
                     self._store,
                     self._path,
                     options={"range": span, "if_match": etag} if etag else {"range": span},
                 )
             first, last = result.range
-            data = _received(result, last - first)
+            data = _receive_bytes(result, last - first)
             size, tag = result.meta["size"], result.meta["e_tag"] or str(result.meta["last_modified"])
         except Exception as error:
             missing = isinstance(error, FileNotFoundError)
             if not (etag or missing) and _is_empty(self._store, self._path):
                 return Answer(memoryview(b""), 0, 0, "")
-            raise failure(error, self._scheme) from None
+            raise translate_read_error(error, self._scheme) from None
         if len(data) != last - first:
             raise BusyError("the server cuts its answers off")
         if begin is not None and first != begin:
@@ -93,9 +93,9 @@ class StoredObject:
         return Answer(data, first, size, tag)
 
 
-def _received(result: _Found, size: int) -> memoryview:
+def _receive_bytes(result: _Found, size: int) -> memoryview:
     """The bytes of an answer, fewer where it is cut off. Its parts are free again as soon as they are copied."""
-    data, position = room(size), 0
+    data, position = allocate_memory(size), 0
     for part in result.stream(min_chunk_size=_PART):
         view = memoryview(part).cast("B")[: size - position]
         data[position : position + len(view)] = view
@@ -106,12 +106,12 @@ def _received(result: _Found, size: int) -> memoryview:
 def _is_empty(store: object, path: str) -> bool:
     """Tell whether an object has no bytes, so that no range of it can be asked for."""
     try:
-        return int(_obstore().head(store, path)["size"]) == 0
+        return int(_import_obstore().head(store, path)["size"]) == 0
     except Exception:
         return False  # the error of the range says it
 
 
-def failure(error: Exception, scheme: str) -> Exception:
+def translate_read_error(error: Exception, scheme: str) -> Exception:
     """Translate an error of obstore. Its text is not repeated: it may hold a signed URL."""
     name = type(error).__name__
     if name in ("PreconditionError", "NotModifiedError"):
@@ -126,14 +126,14 @@ def failure(error: Exception, scheme: str) -> Exception:
     return NotOpenedError(cause.problem, hint=cause.hint)
 
 
-def _known(row: _Meta, scheme: Scheme) -> Known:
+def _known_object(row: _Meta, scheme: Scheme) -> Known:
     """The size of an object, and the ETag that a request for it gives."""
     return Known(row["size"], row["e_tag"] or str(row["last_modified"]) if scheme.lists_etags else "")
 
 
 def object_at(url: Url) -> StoredObject:
     """The object of an s3, gs or az URL. Raises CkptError without obstore."""
-    return StoredObject(bucket(url.scheme, url.host), url)
+    return StoredObject(open_bucket(url.scheme, url.host), url)
 
 
 def names_in(url: Url) -> dict[str, Known | None]:
@@ -141,21 +141,21 @@ def names_in(url: Url) -> dict[str, Known | None]:
 
     Raises BusyError, NotOpenedError.
     """
-    store = bucket(url.scheme, url.host)
+    store = open_bucket(url.scheme, url.host)
     prefix = url.path.strip("/")
     try:
         with waiting(f"{url.scheme}://{url.host}"):
-            listing = _obstore().list_with_delimiter(store, prefix or None)
+            listing = _import_obstore().list_with_delimiter(store, prefix or None)
         rows: dict[str, Known | None] = {
-            row["path"].rpartition("/")[2]: _known(row, url.server) for row in listing["objects"]
+            row["path"].rpartition("/")[2]: _known_object(row, url.server) for row in listing["objects"]
         }
         rows |= {row.rstrip("/").rpartition("/")[2] + "/": None for row in listing["common_prefixes"]}
     except Exception as error:
-        raise failure(error, url.scheme) from None
+        raise translate_read_error(error, url.scheme) from None
     return rows
 
 
-def _obstore() -> Obstore:
+def _import_obstore() -> Obstore:
     return cast("Obstore", import_module("obstore"))
 
 
@@ -171,7 +171,7 @@ _PAUSE = 0.25
 
 
 @cache
-def bucket(scheme: str, name: str, *, tries: int = 1) -> object:
+def open_bucket(scheme: str, name: str, *, tries: int = 1) -> object:
     """The store of a bucket, made once. Raises CkptError without obstore.
 
     RangeSource tries again what fails, and counts it. What is written is tried again by obstore, which sends the parts.

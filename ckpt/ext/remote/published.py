@@ -8,7 +8,7 @@ import time
 from ckpt.bytes.far import Published
 from ckpt.ext.remote.hub import DAMAGED, rows_of
 from ckpt.ext.remote.source import retried
-from ckpt.ext.remote.url import Url, parsed, shown
+from ckpt.ext.remote.url import Url, parse_url, shown
 from ckpt.model.errors import NotOpenedError, UnreadableError, UsageError
 
 _SHA256, _SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
@@ -20,7 +20,7 @@ def published_files(text: str) -> dict[str, Published]:
     Raises NotOpenedError, UnreadableError, UsageError.
     """
     name = shown(text)
-    url = parsed(name)
+    url = parse_url(name)
     if url.scheme != "hf":
         raise UsageError("not a Hugging Face URL", path=name, hint="hf://ORG/MODEL[@REVISION]")
     every = retried(lambda: _listed(url), name, time.sleep)

@@ -16,10 +16,10 @@ from ckpt.bytes import far
 from ckpt.bytes.far import Claim, Far
 from ckpt.bytes.source import STEP, BaseSource, Identity
 from ckpt.ext.remote.ahead import PIECE, Piece
-from ckpt.ext.remote.ahead import forget as forget_ahead
+from ckpt.ext.remote.ahead import forget_pieces as forget_ahead
 from ckpt.ext.remote.spans import Spans
 from ckpt.ext.remote.store import Answer, BusyError, ChangedError, Known, Sleep, Store
-from ckpt.ext.remote.traffic import forget as forget_traffic
+from ckpt.ext.remote.traffic import forget_requests as forget_traffic
 from ckpt.ext.remote.traffic import gate_of
 from ckpt.model.errors import CkptError, NotOpenedError
 
@@ -157,7 +157,7 @@ class RangeSource(BaseSource):
         self.requests = self.bytes_read = 0
         self._store = store
         self._sleep = sleep
-        self._begin()
+        self._forget_bytes()
         _sources.add(self)
         self._ends: list[tuple[int, int]] = []
         self._claims: Spans[Claim] = Spans()
@@ -165,13 +165,13 @@ class RangeSource(BaseSource):
         self.size = -1
         if state is None:
             tail = store.tails and not name.endswith(_HEADED)
-            self._keep(self._ask(None if tail else 0, TAIL if tail else HEAD))
+            self._keep_answer(self._ask_range(None if tail else 0, TAIL if tail else HEAD))
         else:
             self.size, self._etag = state
         if ahead and self.size > TAIL and not name.endswith(_HEADED):
             self._open_ahead()
 
-    def _begin(self) -> None:
+    def _forget_bytes(self) -> None:
         """Keep no bytes, and wait for none."""
         self.pieces: Spans[Piece] = Spans()
         self._coming: list[tuple[int, int]] = []
@@ -192,7 +192,7 @@ class RangeSource(BaseSource):
             if first is not None and first.held:  # the server ignores ranges: all of it is there
                 return
             if first is None:
-                head = memoryview(_whole(self.exactly(0, min(HEAD, self.size))))
+                head = memoryview(_join_parts(self.exactly(0, min(HEAD, self.size))))
             else:
                 head = first.data
                 kept.drop(first)
@@ -204,7 +204,7 @@ class RangeSource(BaseSource):
     def _hold(self, begin: int, end: int) -> memoryview:
         """Bytes that are kept until they were read, whatever else is."""
         parts = self.exactly(begin, end)
-        data = parts[0] if len(parts) == 1 else memoryview(_whole(parts))
+        data = parts[0] if len(parts) == 1 else memoryview(_join_parts(parts))
         kept.add(_Block(self._blocks, begin, data, max(1, 9 * len(data) // 10)))
         return data
 
@@ -241,11 +241,11 @@ class RangeSource(BaseSource):
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, count: int) -> bytes:
-        return _whole(self._read(offset, count))
+        return _join_parts(self._read(offset, count))
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         self._check_range(offset, len(buffer), self.name)
-        with self._foreseen([(offset, len(buffer))]) if len(buffer) > PIECE else nullcontext():
+        with self._foresee_ranges([(offset, len(buffer))]) if len(buffer) > PIECE else nullcontext():
             position = 0
             while position < len(buffer):
                 for part in self._read(offset + position, min(len(buffer) - position, STEP)):
@@ -255,26 +255,26 @@ class RangeSource(BaseSource):
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         for offset, count in ranges:
             self._check_range(offset, count, self.name)
-        with self._foreseen(ranges) if len(ranges) > 1 else nullcontext():
+        with self._foresee_ranges(ranges) if len(ranges) > 1 else nullcontext():
             found = [self.read(offset, count) for offset, count in ranges]
         for (offset, count), data in zip(ranges, found, strict=True):
             if 0 < count <= HEAD:
                 kept.add(_Block(self._blocks, offset, memoryview(data)))
         return found
 
-    def _foreseen(self, ranges: Sequence[tuple[int, int]]) -> AbstractContextManager[None]:
-        return far.foreseen_at_once([(self, offset, offset + count) for offset, count in ranges])
+    def _foresee_ranges(self, ranges: Sequence[tuple[int, int]]) -> AbstractContextManager[None]:
+        return far.reading_ahead_at_once([(self, offset, offset + count) for offset, count in ranges])
 
     def _read(self, offset: int, count: int) -> list[memoryview]:
         """The bytes in one or more parts, once they are compared with what is claimed of them."""
         self._check_range(offset, count, self.name)
         lead, end = self.lead(offset), offset + count
-        parts = self._bytes(lead, end)
+        parts = self._collect_parts(lead, end)
 
         def near(begin: int, count: int) -> bytes:
             if lead <= begin and begin + count <= end:
-                return bytes(memoryview(_whole(parts))[begin - lead : begin - lead + count])
-            return _whole(self._bytes(begin, begin + count))
+                return bytes(memoryview(_join_parts(parts))[begin - lead : begin - lead + count])
+            return _join_parts(self._collect_parts(begin, begin + count))
 
         for claim in self._claims.between(lead, end):
             claim.check(offset, end, near)
@@ -288,19 +288,19 @@ class RangeSource(BaseSource):
         """Return the offset at which a read should begin, so that one request brings what is compared with it."""
         return min((claim.lead(offset) for claim in self._claims.between(offset, offset + 1)), default=offset)
 
-    def _bytes(self, position: int, end: int) -> list[memoryview]:
+    def _collect_parts(self, position: int, end: int) -> list[memoryview]:
         """Bytes that are foreseen, kept, on their way to another thread, or asked for now."""
         parts: list[memoryview] = []
         while position < end:
             piece = self.pieces.at(position)
             part = None if piece is None else piece.read(position, end)
             if part is None:
-                part = self._beside(position, self.pieces.after(position, end))
+                part = self._read_unforeseen(position, self.pieces.after(position, end))
             parts.append(part)
             position += len(part)
         return parts
 
-    def _beside(self, position: int, end: int) -> memoryview:
+    def _read_unforeseen(self, position: int, end: int) -> memoryview:
         """The first of the bytes, at least one, without what is foreseen."""
         with self._lock:
             while (part := kept.read(self._blocks, position, end)) is None and any(
@@ -309,16 +309,16 @@ class RangeSource(BaseSource):
                 self._arrived.wait()
             if part is not None:
                 return part
-            run = (position, self._stop(position, end))
+            run = (position, self._request_end(position, end))
             self._coming.append(run)
         try:
-            return self._keep(self._ask(run[0], run[1] - run[0]))[: end - position]
+            return self._keep_answer(self._ask_range(run[0], run[1] - run[0]))[: end - position]
         finally:
             with self._lock:
                 self._coming.remove(run)
                 self._arrived.notify_all()
 
-    def _stop(self, position: int, end: int) -> int:
+    def _request_end(self, position: int, end: int) -> int:
         """The end of a request for the bytes to `end`.
 
         It is more than what is needed where reading goes on from an earlier read and nothing is foreseen, and less
@@ -340,12 +340,14 @@ class RangeSource(BaseSource):
             if part is None:
                 last = self._blocks.at(end - 1)
                 stop = end if last is None else max(begin + 1, last.begin)
-                part = self._ask(begin, stop - begin).data  # fewer bytes where a server gives no more at once
+                part = self._ask_range(
+                    begin, stop - begin
+                ).data  # fewer bytes where a server gives no more at once
             parts.append(part)
             begin += len(part)
         return parts
 
-    def _ask(self, begin: int | None, count: int) -> Answer:
+    def _ask_range(self, begin: int | None, count: int) -> Answer:
         """The answer to a request for some bytes, and no others.
 
         A server that ignores ranges sends all, which stays until the source is closed: it would send all again.
@@ -367,7 +369,7 @@ class RangeSource(BaseSource):
         first = begin - answer.begin
         return Answer(answer.data[first : first + count], begin, answer.size, answer.etag)
 
-    def _keep(self, answer: Answer) -> memoryview:
+    def _keep_answer(self, answer: Answer) -> memoryview:
         if 0 < len(answer.data) <= PIECE:
             kept.add(_Block(self._blocks, answer.begin, answer.data))
         return answer.data
@@ -390,7 +392,7 @@ def _begin_copy() -> None:
     RangeSource._lock = threading.Lock()
     RangeSource._arrived = threading.Condition(RangeSource._lock)
     for source in list(_sources):
-        source._begin()
+        source._forget_bytes()
         source._claims = source._claims.copy()
 
 
@@ -398,7 +400,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_copy)
 
 
-def _whole(parts: Sequence[memoryview]) -> bytes:
+def _join_parts(parts: Sequence[memoryview]) -> bytes:
     return b"".join(parts)
 
 
@@ -448,14 +450,14 @@ def first_ranges(
 
     `read` gives the bytes between two offsets. Nothing for what does not look like an archive.
     """
-    place = _directory(tail, size)
+    place = _find_directory(tail, size)
     if place is None:
         return
     offset, count = place
     first = max(0, offset - _BEFORE)
     if first < size - len(tail):
         yield first, size - len(tail) - first
-    directory = _whole(read(offset, offset + count))
+    directory = _join_parts(read(offset, offset + count))
     position = directory.find(b"/data.pkl")
     entry = directory.rfind(b"PK\1\2", 0, position) if position >= 0 else -1
     if entry < 0 or entry + _CENTRAL.size > len(directory):
@@ -468,7 +470,7 @@ def first_ranges(
         yield begin, end - begin
 
 
-def _directory(tail: bytes, size: int) -> tuple[int, int] | None:
+def _find_directory(tail: bytes, size: int) -> tuple[int, int] | None:
     """Return (offset, bytes) of the directory of an archive with this end, or None."""
     position = len(tail) - _END.size
     if position < 0 or tail[position : position + 4] != b"PK\5\6":

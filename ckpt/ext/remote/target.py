@@ -18,18 +18,18 @@ from typing import Protocol, TypedDict, cast
 from ckpt.bytes.far import SCHEMES
 from ckpt.bytes.source import Source, open_address
 from ckpt.bytes.target import BLOCK, FolderSink, Progress, Sink, Target
-from ckpt.ext.remote.ahead import lent
+from ckpt.ext.remote.ahead import lend_room
 from ckpt.ext.remote.causes import cause_of
 from ckpt.ext.remote.location import locate_url
-from ckpt.ext.remote.objects import bucket
-from ckpt.ext.remote.url import Url, parsed
+from ckpt.ext.remote.objects import open_bucket
+from ckpt.ext.remote.url import Url, parse_url
 from ckpt.model.errors import CkptError, NotOpenedError, UsageError, WriteError, about
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 
 def file_target(url: str, *, force: bool) -> Target:
     """An object to write, looked for before anything is read. Raises UsageError, WriteError."""
-    place = _writable(url)
+    place = _writable_url(url)
     if not place.path or place.path.endswith("/"):
         raise UsageError("a folder, not an object to write to", path=url)
     with about(url):
@@ -45,7 +45,7 @@ def folder_target(url: str) -> Target:
     A folder of objects cannot change places with another one, so none is replaced.
     """
     plain = url.rstrip("/")
-    place = _writable(plain)
+    place = _writable_url(plain)
     if not place.path:
         raise UsageError("a bucket, not a new folder", path=url)
     with about(plain):
@@ -53,7 +53,9 @@ def folder_target(url: str) -> Target:
             raise UsageError("an object, and the result is a folder", hint="-o another name")
     taken = names(plain)
     if taken:
-        problem = f"holds {plural(len(taken), 'object')} already: ckpt replaces no folder of an object store"
+        problem = (
+            f"holds {counted_noun(len(taken), 'object')} already: ckpt replaces no folder of an object store"
+        )
         raise UsageError(problem, path=plain, hint="-o another name")
     return Target(plain, plain, None)
 
@@ -68,8 +70,8 @@ def names(url: str) -> list[str]:
         raise
 
 
-def _writable(url: str) -> Url:
-    place = parsed(url)
+def _writable_url(url: str) -> Url:
+    place = parse_url(url)
     if not place.server.store:
         raise UsageError("ckpt writes to s3://, gs:// and az:// only", path=url)
     return place
@@ -81,19 +83,19 @@ def file(to: Target, size: int, progress: Progress | None = None) -> Iterator[Ob
 
     `complete` makes the object, and leaving the block does too. Leaving it with an error leaves no object.
     """
-    sink = _sink(to, size, progress)
+    sink = _make_sink(to, size, progress)
     try:
-        with lent(_LENT):
+        with lend_room(_LENT):
             yield sink
             with about(to.path):
                 sink.complete()
     except BaseException as error:
-        _undo(sink, to, error)
+        _undo_object(sink, to, error)
         raise
 
 
-def _sink(to: Target, size: int, progress: Progress | None) -> ObjectSink:
-    url = parsed(to.real)
+def _make_sink(to: Target, size: int, progress: Progress | None) -> ObjectSink:
+    url = parse_url(to.real)
     place = object_to_write(url)
     create = to.etag is None
 
@@ -102,11 +104,11 @@ def _sink(to: Target, size: int, progress: Progress | None) -> ObjectSink:
             raise UsageError("already exists", path=to.path, hint="--force to replace")
 
     return ObjectSink(
-        place, to.real, size, look, create=create, compare=compares(url.scheme), progress=progress
+        place, to.real, size, look, create=create, compare=has_to_compare(url.scheme), progress=progress
     )
 
 
-def _undo(sink: ObjectSink, to: Target, error: BaseException) -> None:
+def _undo_object(sink: ObjectSink, to: Target, error: BaseException) -> None:
     """Leave no object, and none of its parts. Only an interrupt leaves one that is complete and has replaced another."""
     sink.stop()
     if sink.etag is None:
@@ -114,13 +116,13 @@ def _undo(sink: ObjectSink, to: Target, error: BaseException) -> None:
     sink.is_placed = True
     if to.etag is not None and not isinstance(error, Exception):
         return
-    problems = _removed(object_to_write(parsed(to.real)), to.real, sink.etag or None)
+    problems = _remove_object(object_to_write(parse_url(to.real)), to.real, sink.etag or None)
     sink.is_placed = bool(problems)
     if problems and isinstance(error, CkptError):
         error.hint = problems[0]
 
 
-def _removed(place: Writable, url: str, etag: str | None) -> list[str]:
+def _remove_object(place: Writable, url: str, etag: str | None) -> list[str]:
     """Remove an object, if its ETag is still this one. What failed, in a line."""
     try:
         now = None if etag is None else place.look()
@@ -134,7 +136,7 @@ def _removed(place: Writable, url: str, etag: str | None) -> list[str]:
 
 def removed(url: str) -> list[str]:
     """Remove an object. What failed, in a line; one that is gone already is no failure."""
-    return _removed(object_to_write(parsed(url)), url, None)
+    return _remove_object(object_to_write(parse_url(url)), url, None)
 
 
 class ObjectFolder(FolderSink):
@@ -167,7 +169,7 @@ class ObjectFolder(FolderSink):
         """Remove what was written, the last object first: without it the others are no checkpoint."""
         for to, sink in reversed(self._made):
             if sink.is_placed:
-                _undo(sink, to, error)
+                _undo_object(sink, to, error)
 
 
 @contextmanager
@@ -236,14 +238,14 @@ class Upload:
 
     def start(self, part: int) -> None:
         """Begin to send an object in parts of `part` bytes."""
-        self._start(lambda: self._to.put_parts(self._groups(), part))
+        self._start(lambda: self._to.put_parts(self._given_groups(), part))
 
     def whole(self, data: Bytes, *, create: bool) -> None:
         """Put an object in one request."""
         self._start(lambda: self._to.put(data, create=create))
         self._end()
 
-    def _groups(self) -> Iterator[Bytes]:
+    def _given_groups(self) -> Iterator[Bytes]:
         """Yield the bytes that obstore asks for in the thread."""
         while True:
             group = self._given.get()
@@ -266,7 +268,7 @@ class Upload:
         if not self._ended and self._told.get():
             return
         self._ended = True
-        self._fail()
+        self._raise_error()
 
     def finish(self) -> None:
         """Complete the object."""
@@ -276,9 +278,9 @@ class Upload:
     def _end(self) -> None:
         while not self._ended:
             self._ended = not self._told.get()
-        self._fail()
+        self._raise_error()
 
-    def _fail(self) -> None:
+    def _raise_error(self) -> None:
         if isinstance(self._error, CkptError):
             self._error.path = self._url
         if self._error is not None:
@@ -332,20 +334,20 @@ class ObjectSink(Sink):
         """Write bytes."""
         view = memoryview(data)
         while view:
-            with memoryview(self._space()) as space:
+            with memoryview(self._unfilled_space()) as space:
                 count = min(len(view), len(space) - self._used)
                 space[self._used : self._used + count] = view[:count]
-            self._filled(count)
+            self._count_filled(count)
             view = view[count:]
 
     def copy(self, source: Source, offset: int, count: int) -> None:
         """Copy a range of a source. Raises UnreadableError when the source is cut."""
         while count:
-            with memoryview(self._space()) as space:
+            with memoryview(self._unfilled_space()) as space:
                 step = min(count, len(space) - self._used, BLOCK)
                 with space[self._used : self._used + step] as into:
                     source.read_into(offset, into)
-            self._filled(step)
+            self._count_filled(step)
             offset += step
             count -= step
 
@@ -361,7 +363,7 @@ class ObjectSink(Sink):
             self._upload = Upload(self._to, self.path)
             self._upload.whole(self._room or b"", create=self._create)
         else:
-            self._settle()
+            self._wait_for_parts()
             self._look()
             assert self._upload is not None
             self._upload.finish()
@@ -376,7 +378,7 @@ class ObjectSink(Sink):
         if self._upload is not None:
             self._upload.stop()
 
-    def _space(self) -> mmap:
+    def _unfilled_space(self) -> mmap:
         """Return the memory for the next bytes: parts that are sent together. Untouched pages take none."""
         assert self._at < self._size, f"more than the {self._size} bytes that were planned"
         if self._room is None:
@@ -386,7 +388,7 @@ class ObjectSink(Sink):
             self._used = 0
         return self._room
 
-    def _filled(self, count: int) -> None:
+    def _count_filled(self, count: int) -> None:
         if self._sums is not None and self._room is not None:
             with memoryview(self._room) as space, space[self._used : self._used + count] as new:
                 self._sums.add(new)
@@ -395,10 +397,10 @@ class ObjectSink(Sink):
         if self._progress is not None:
             self._progress(count)
         if self._used > _AHEAD:
-            self._settle()
+            self._wait_for_parts()
         assert self._room is not None
         if self._used == len(self._room) and self._size > self._part:
-            self._settle()
+            self._wait_for_parts()
             if self._upload is None:
                 self._upload = Upload(self._to, self.path)
                 self._upload.start(self._part)
@@ -407,7 +409,7 @@ class ObjectSink(Sink):
             self._sent += self._used
             self._room = None
 
-    def _settle(self) -> None:
+    def _wait_for_parts(self) -> None:
         """Wait for the parts that are being sent."""
         if self._is_sending and self._upload is not None:
             self._is_sending = False
@@ -475,9 +477,9 @@ class StoredTarget:
     def put(self, data: Bytes, *, create: bool) -> str:
         mode = "create" if create else "overwrite"
         try:
-            done = _obstore().put(self._store, self._path, data, mode=mode, use_multipart=False)
+            done = _import_obstore().put(self._store, self._path, data, mode=mode, use_multipart=False)
         except Exception as error:
-            raise failure(error, self._scheme) from None
+            raise translate_write_error(error, self._scheme) from None
         return done["e_tag"] or ""
 
     def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
@@ -491,7 +493,7 @@ class StoredTarget:
         try:
             # One task may be unfinished when the next group is taken: none is, so an error of a part comes up there,
             # and the upload is aborted. An error of the last part comes up later, where obstore aborts nothing.
-            done = _obstore().put(
+            done = _import_obstore().put(
                 self._store,
                 self._path,
                 passed(),
@@ -502,7 +504,7 @@ class StoredTarget:
         except (CkptError, StoppedError):
             raise
         except Exception as error:
-            problem = failure(error, self._scheme)
+            problem = translate_write_error(error, self._scheme)
             if is_passed and " PUT " in str(error):
                 problem.hint = LEFT
             raise problem from None
@@ -510,27 +512,27 @@ class StoredTarget:
 
     def look(self) -> str | None:
         try:
-            record = _obstore().head(self._store, self._path)
+            record = _import_obstore().head(self._store, self._path)
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise failure(error, self._scheme) from None
+            raise translate_write_error(error, self._scheme) from None
         return record["e_tag"] or str(record["last_modified"])
 
     def remove(self) -> None:
         try:
-            _obstore().delete(self._store, self._path)
+            _import_obstore().delete(self._store, self._path)
         except FileNotFoundError:
             pass
         except Exception as error:
-            raise failure(error, self._scheme) from None
+            raise translate_write_error(error, self._scheme) from None
 
 
 class StoppedError(Exception):
     """The upload is not to be finished."""
 
 
-def failure(error: Exception, scheme: str) -> CkptError:
+def translate_write_error(error: Exception, scheme: str) -> CkptError:
     """Translate an error of obstore for a writer. Its text is not repeated: it may hold a signed URL."""
     name = type(error).__name__
     if name == "AlreadyExistsError":
@@ -549,10 +551,10 @@ def failure(error: Exception, scheme: str) -> CkptError:
 
 def object_to_write(url: Url) -> Writable:
     """The object of an s3, gs or az URL. Raises CkptError without obstore."""
-    return StoredTarget(bucket(url.scheme, url.host, tries=TRIES), url)
+    return StoredTarget(open_bucket(url.scheme, url.host, tries=TRIES), url)
 
 
-def _obstore() -> _Obstore:
+def _import_obstore() -> _Obstore:
     return cast("_Obstore", import_module("obstore"))
 
 
@@ -565,12 +567,12 @@ class _Hash(Protocol):
     def digest(self) -> bytes: ...
 
 
-def compares(scheme: str) -> bool:
+def has_to_compare(scheme: str) -> bool:
     """Tell whether ckpt itself must compare what a store of this scheme received."""
     return SCHEMES[scheme].gives_md5 and any(map(os.environ.get, _ENDPOINTS))
 
 
-def _fresh() -> _Hash:
+def _new_hash() -> _Hash:
     return md5(usedforsecurity=False)
 
 
@@ -581,7 +583,7 @@ class Sums:
         self._part = part
         self._size = size
         self._done: list[bytes] = []
-        self._hash = _fresh()
+        self._hash = _new_hash()
         self._left = part
 
     def add(self, data: memoryview) -> None:
@@ -592,18 +594,22 @@ class Sums:
             self._left -= len(piece)
             data = data[len(piece) :]
             if not self._left:
-                self._next()
+                self._begin_part()
 
-    def _next(self) -> None:
+    def _begin_part(self) -> None:
         self._done.append(self._hash.digest())
-        self._hash, self._left = _fresh(), self._part
+        self._hash, self._left = _new_hash(), self._part
 
     def check(self, url: str, etag: str) -> None:
         """Raise WriteError where an object with this ETag does not hold these bytes, UnreadableError as reading does."""
         if self._left < self._part or not self._done:
-            self._next()
+            self._begin_part()
         count = len(self._done)
-        whole = self._done[0].hex() if self._size <= self._part else f"{_of(self._done).hex()}-{count}"
+        whole = (
+            self._done[0].hex()
+            if self._size <= self._part
+            else f"{_digest_of_parts(self._done).hex()}-{count}"
+        )
         if etag.strip('"') == whole:
             return
         source = open_address(url)
@@ -611,7 +617,7 @@ class Sums:
             if str(source.identity[1]).strip('"') != etag.strip('"'):
                 raise WriteError("another object took its place meanwhile", path=url)
             for number, sum in enumerate(self._done):
-                begin, digest = number * self._part, _fresh()
+                begin, digest = number * self._part, _new_hash()
                 end = min(begin + self._part, source.size)
                 for position in range(begin, end, BLOCK):
                     digest.update(memoryview(source.read(position, min(BLOCK, end - position))))
@@ -623,5 +629,5 @@ class Sums:
             source.close()
 
 
-def _of(sums: list[bytes]) -> bytes:
+def _digest_of_parts(sums: list[bytes]) -> bytes:
     return md5(b"".join(sums), usedforsecurity=False).digest()

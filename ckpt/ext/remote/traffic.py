@@ -42,10 +42,10 @@ class Gate:
         finally:
             with self._changed:
                 self._busy -= 1
-                self._learn(error)
+                self._adjust_limit(error)
                 self._changed.notify_all()
 
-    def _learn(self, error: BaseException | None) -> None:
+    def _adjust_limit(self, error: BaseException | None) -> None:
         if isinstance(error, BusyError) and error.is_overload:
             self.limit, self._answers = max(1, self.limit // 2), 0
         elif error is None and self.limit < self.most:
@@ -64,7 +64,7 @@ def gate_of(server: str) -> Gate:
         return _gates.setdefault(server, Gate(AT_ONCE))
 
 
-def forget() -> None:
+def forget_requests() -> None:
     """Begin anew in a copy of the process: the threads that ask and wait are not there."""
     global _lock
     _lock = threading.Lock()
@@ -95,7 +95,7 @@ class SilentServers:
             number = self._next
             self._since[number] = server, self._clock()
             if far.Told.tell is not None and self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="waiting", daemon=True)
+                self._thread = threading.Thread(target=self._tell_overdue, name="waiting", daemon=True)
                 self._thread.start()
         try:
             yield
@@ -111,7 +111,7 @@ class SilentServers:
             self._named |= late
         return found
 
-    def _look(self) -> None:
+    def _tell_overdue(self) -> None:
         while self._goes_on():
             time.sleep(1)
             for server in self.overdue():

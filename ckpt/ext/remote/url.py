@@ -36,7 +36,7 @@ class Url(NamedTuple):
         return self._replace(path=path)
 
 
-def parsed(text: str) -> Url:
+def parse_url(text: str) -> Url:
     """A shown URL. Raises UsageError where a part is missing."""
     scheme, _, rest = text.partition("://")
     scheme = scheme.lower()
@@ -52,7 +52,7 @@ def parsed(text: str) -> Url:
 
 
 def shown(text: str) -> str:
-    """A URL without user, password, query and fragment. What it hides is kept for `typed`. Raises UsageError."""
+    """A URL without user, password, query and fragment. What it hides is kept for `typed_url`. Raises UsageError."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -79,7 +79,7 @@ def shown(text: str) -> str:
     return name
 
 
-def shared(name: str, other: str) -> str:
+def share_login(name: str, other: str) -> str:
     """The shown URL of a file beside another one: with its user and password, and without its query."""
     login = urlsplit(_KEPT.get(name, name)).netloc.rpartition("@")[0]
     if not login:
@@ -93,7 +93,7 @@ def has_secret(name: str) -> bool:
     return name in _KEPT
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """Escape a name that is no part of a URL yet, such as the name of a shard in an index."""
     return quote(name, safe=_SAFE)
 
@@ -101,7 +101,7 @@ def escaped(name: str) -> str:
 _SAFE = "/:@!$&'()*+,;=~-._"
 
 
-def typed(name: str) -> str:
+def typed_url(name: str) -> str:
     """The URL to ask for, of a shown one. Keep it out of every text."""
     parts = urlsplit(_KEPT.get(name, name))
     path = quote(parts.path, safe=f"%{_SAFE}")

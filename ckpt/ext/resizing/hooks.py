@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from ckpt.commands.rewriting.report import Pairing, RewriteReport, edited, with_ties
+from ckpt.commands.rewriting.report import Pairing, RewriteReport, edited_checkpoint, with_ties
 from ckpt.elements.cast import AVERAGED
 from ckpt.evidence.survey import Survey
 from ckpt.ext.resizing.grids import resampling_of
@@ -19,7 +19,7 @@ from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.places import Place
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef, tensor_ref
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.pickle.edit import Edit
 from ckpt.tree.find import node_at
 
@@ -79,7 +79,7 @@ def fitted(
             fits[row.name] = made[1]
     if not fits:
         return Fitted(given, {}, tuple(notes))
-    result = edited(checkpoint, edit.copy(checkpoint.root), limits)
+    result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     return Fitted(Survey(result, given.model), fits, tuple(notes))
 
 
@@ -103,7 +103,11 @@ def said(report: RewriteReport, done: Fitted) -> RewriteReport:
 def _first(lines: Sequence[str], what: str) -> list[str]:
     """The first lines, and how many more there are."""
     rest = len(lines) - _NOTES
-    return [*lines[:_NOTES], f"{plural(rest, 'more tensor')} {what} (--json)."] if rest > 0 else list(lines)
+    return (
+        [*lines[:_NOTES], f"{counted_noun(rest, 'more tensor')} {what} (--json)."]
+        if rest > 0
+        else list(lines)
+    )
 
 
 def _is_of_another_shape(row: Pairing) -> bool:
@@ -133,8 +137,8 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
         return None
     old, new = other.shape[0], mine.shape[0]
     if new < old:
-        return f"PRETRAINED has {plural(old - new, 'row')} more, which pad does not cut"
-    more = plural(new - old, "row")
+        return f"PRETRAINED has {counted_noun(old - new, 'row')} more, which pad does not cut"
+    more = counted_noun(new - old, "row")
     if fill == "mean":
         if other.dtype.name not in AVERAGED:
             return f"{other.dtype.name} has no mean"

@@ -84,9 +84,9 @@ class WithMeans(PlaceOfTensors):
         total = np.zeros(width, np.float64)
         size = max(1, ref.dtype.nbytes(width))
         for block in in_whole_elements(elements(ref), size):
-            total += cast.numbers(block, ref.dtype).reshape(-1, width).sum(axis=0, dtype=np.float64)
+            total += cast.as_numbers(block, ref.dtype).reshape(-1, width).sum(axis=0, dtype=np.float64)
         total /= ref.shape[0]
-        return bytes(cast.rounded(total, ref.dtype, cast.Rows())[0])
+        return bytes(cast.round_numbers(total, ref.dtype, cast.Rows())[0])
 
 
 class Resampled(PlaceOfTensors):
@@ -115,9 +115,9 @@ class Resampled(PlaceOfTensors):
         import numpy as np
 
         data = b"".join(elements(self.of, tally))
-        values = np.array(cast.numbers(data, self.of.dtype), np.float64).reshape(self.of.shape)
+        values = np.array(cast.as_numbers(data, self.of.dtype), np.float64).reshape(self.of.shape)
         result = np.ascontiguousarray(self.how.apply(values), np.float64).reshape(-1)
-        rounded, overflowed = cast.rounded(result, self.of.dtype, cast.Rows())
+        rounded, overflowed = cast.round_numbers(result, self.of.dtype, cast.Rows())
         if overflowed and tally is not None:
             tally(overflowed)
         yield bytes(rounded)

@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ckpt.bytes.executor import current
+from ckpt.bytes.executor import current_executor
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
@@ -14,9 +14,9 @@ from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.surface.api.handle import read
-from ckpt.surface.api.keywords import Path, doubts
+from ckpt.surface.api.keywords import Path, doubt_lines
 from ckpt.surface.api.opening import Input, at_hand
-from ckpt.surface.api.rewriting import Talk, WriteOptions, rewrite
+from ckpt.surface.api.rewriting import Talk, WriteOptions, rewrite_checkpoint
 from ckpt.surface.api.writing import as_format_of, options_of
 
 if TYPE_CHECKING:
@@ -59,25 +59,25 @@ def salvage(
         other = None
         if fill_from is not None:
             filling = stack.enter_context(at_hand(fill_from, options.limits, plugins=options.plugins))
-            for line in doubts(filling.checkpoint):
+            for line in doubt_lines(filling.checkpoint):
                 talk(line)
             other = filling.survey
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             checkpoint = survey.checkpoint
-            damaged = unsound(checkpoint, current())
+            damaged = unsound(checkpoint, current_executor())
             keep = options.keep_damaged
             report = job(survey, limits, damaged=damaged, keep_damaged=keep, other=other)
             return as_format_of(report, _format_of(report.result, options), limits)
 
-        report = rewrite(source, make, options._replace(open=open_rest))
+        report = rewrite_checkpoint(source, make, options._replace(open=open_rest))
     return report._replace(warnings=(*talk.lines, *report.warnings))
 
 
 def _format_of(checkpoint: Checkpoint, options: WriteOptions) -> str:
     """The format of the result: its own, if ckpt writes it and OUT's ending fits, else the format of the ending."""
     if options.out is None or options.is_folder:
-        return checkpoint.format if save.stays(checkpoint) else save.own_format(checkpoint)
+        return checkpoint.format if save.can_keep_format(checkpoint) else save.own_format(checkpoint)
     try:
         return save.same_format(options.out, checkpoint)
     except UsageError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ckpt.ext.salvage.api import salvage
 from ckpt.model.errors import UsageError
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -24,4 +24,4 @@ def command(paths: list[str], **keywords: Any) -> int:
     if (own["fill_from"] or own["names_from"]) and len(paths) > 1:
         option = "--fill-from" if own["fill_from"] else "--names-from"
         raise UsageError(f"{option} takes one PATH: what is lost of several is not the same")
-    return rewrite(paths, partial(salvage, **own), options)
+    return rewrite_paths(paths, partial(salvage, **own), options)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ckpt.commands.rewriting.filling import Filling, Restored, lies_close
-from ckpt.commands.rewriting.report import Change, Filled, Leftover, RewriteReport, Share, edited
+from ckpt.commands.rewriting.report import Change, Filled, Leftover, RewriteReport, Share, edited_checkpoint
 from ckpt.commands.rewriting.sets import NOT_WHOLE, without_lost
 from ckpt.elements.audit import DAMAGED
-from ckpt.elements.blocks import memory_order, permuted
+from ckpt.elements.blocks import memory_order, permute_dims
 from ckpt.elements.computed import place_of
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, Entry
@@ -18,7 +18,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import dict_of
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import TensorRef, parts_of
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.pickle.branches import Branches, with_lists
 from ckpt.pickle.state_dict import without_gradient
 from ckpt.tree.find import find, node_at
@@ -47,7 +47,7 @@ def salvage(
     current = checkpoint
     fills: tuple[Filled, ...] = ()
     if other is not None and (whys or values):
-        current, whys, values, fills = _filled(checkpoint, other.checkpoint, whys, values, limits)
+        current, whys, values, fills = _fill_losses(checkpoint, other.checkpoint, whys, values, limits)
     result, rows = without_lost(current, whys, limits)
     if rows:
         result = replace(result, copies=())  # what the other precision has of what is lost
@@ -79,7 +79,7 @@ def salvage(
             count,
             nbytes,
             of_bytes,
-            _reasons(checkpoint, sum(why == DAMAGED for why in whys.values())),
+            _damage_reasons(checkpoint, sum(why == DAMAGED for why in whys.values())),
         ),
         lost=rows,
         filled=fills,
@@ -89,14 +89,14 @@ def salvage(
 _REASONS = (*LOST, "damaged-file", "ranks-differ")
 
 
-def _reasons(checkpoint: Checkpoint, damaged: int) -> tuple[str, ...]:
+def _damage_reasons(checkpoint: Checkpoint, damaged: int) -> tuple[str, ...]:
     """The damage that the reader noticed, and the number of tensors that are `damaged` beside it."""
     rows = checkpoint.account.messages(_REASONS)
     if not rows and checkpoint.is_edited:  # a file that no reader takes, and nothing of it is lost
         rows = [notice.message for notice in checkpoint.account.notices[-1:]]
     if damaged:
         verb = "does not match its" if damaged == 1 else "do not match their"
-        rows.append(f"{plural(damaged, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")
+        rows.append(f"{counted_noun(damaged, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")
     return tuple(rows)
 
 
@@ -107,7 +107,7 @@ class _Taken(NamedTuple):
     theirs: Entry
 
 
-def _filled(
+def _fill_losses(
     checkpoint: Checkpoint,
     other: Checkpoint,
     whys: Mapping[str, str],
@@ -124,13 +124,13 @@ def _filled(
     taken: list[_Taken] = []
     for name in whys:
         mine, namesake = own.get(name), theirs.get(name)
-        why = _misfit(mine, namesake, other.path)
+        why = _misfit_reason(mine, namesake, other.path)
         if why is None and namesake is not None:
             taken.append(_Taken(mine, namesake))
             del rest[name]
         else:
             rest[name] = f"{whys[name]}, and {why}"
-    root = Restored(_filling(taken).storage).copy(checkpoint.root)
+    root = Restored(_make_filling(taken).storage).copy(checkpoint.root)
     names = [pair.theirs.name for pair in taken]
     tree = Branches(root)
     for pair in taken:
@@ -148,12 +148,14 @@ def _filled(
         raise LossError(problem, path=checkpoint.path)
     nbytes = sum(pair.theirs.tensor.nbytes for pair in taken)
     # A distributed checkpoint has whole numbers as keys where a list lost an item, and nowhere else.
-    whole = edited(checkpoint, with_lists(root) if checkpoint.traits.fills_a_state else root, limits)
+    whole = edited_checkpoint(
+        checkpoint, with_lists(root) if checkpoint.traits.fills_a_state else root, limits
+    )
     fills = (Filled(other.path, tuple(names), nbytes, len(names) > len(taken)),)
     return replace(whole, sources=(*whole.sources, *other.sources)), rest, lost_values, fills
 
 
-def _misfit(mine: Entry | None, theirs: Entry | None, path: str) -> str | None:
+def _misfit_reason(mine: Entry | None, theirs: Entry | None, path: str) -> str | None:
     """Return why a tensor of the other save does not take the place of a lost one, or None."""
     where = show(path, 60)
     if theirs is None:
@@ -179,7 +181,7 @@ def _misfit(mine: Entry | None, theirs: Entry | None, path: str) -> str | None:
     return None if same else f"of other parts in {where}"
 
 
-def _filling(taken: Iterable[_Taken]) -> Filling:
+def _make_filling(taken: Iterable[_Taken]) -> Filling:
     """The bytes of lost tensors, each part from its namesake."""
     filling = Filling()
     for own, namesake in taken:
@@ -187,7 +189,7 @@ def _filling(taken: Iterable[_Taken]) -> Filling:
             continue
         for mine, theirs in zip(parts_of(own.tensor), parts_of(namesake.tensor), strict=True):
             if mine.numel:
-                filling.put(mine, place_of(permuted(theirs, memory_order(mine))))
+                filling.put(mine, place_of(permute_dims(theirs, memory_order(mine))))
     return filling
 
 
@@ -197,4 +199,4 @@ def _state_dict(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
         (entry.name, without_gradient(node_at(checkpoint.root, entry.path))) for entry in checkpoint.tensors
     )
     traits = checkpoint.traits._replace(names_are_code=False, tags_are_apart=False)
-    return edited(checkpoint, root, limits, traits=traits, origin=None)
+    return edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None)

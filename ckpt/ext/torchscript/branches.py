@@ -41,14 +41,14 @@ class _Body:
                 statement.append(token)
                 continue
             if statement:
-                yield from self._statement(statement)
+                yield from self._judge_statement(statement)
                 statement = []
             if token.kind == INDENT:
                 self._blocks.append(set())
             elif token.kind == DEDENT and self._blocks:
                 self._blocks.pop()
 
-    def _statement(self, statement: list[Token]) -> Iterator[tuple[str, Token]]:
+    def _judge_statement(self, statement: list[Token]) -> Iterator[tuple[str, Token]]:
         first = statement[0]
         if self._return is not None:
             yield "a return before the end", self._return
@@ -64,11 +64,11 @@ class _Body:
                 yield "a loop over a value", token
         if self._blocks:
             was_small = self._carried <= _CARRIED
-            self._carry(_assigned(statement))
+            self._carry_names(_assigned_names(statement))
             if was_small and self._carried > _CARRIED:
                 yield "blocks that hand on many names", first
 
-    def _carry(self, names: list[str]) -> None:
+    def _carry_names(self, names: list[str]) -> None:
         for name in names:
             for block in reversed(self._blocks):
                 if name in block:
@@ -84,7 +84,7 @@ def _is_over_range(loop: list[Token]) -> bool:
     return loop[1:2] != [] and loop[1].kind == NAME and words == ["in", "range", "("]
 
 
-def _assigned(statement: list[Token]) -> list[str]:
+def _assigned_names(statement: list[Token]) -> list[str]:
     """Return the names before the last `=` outside of brackets, and the name that a loop counts with."""
     depth, end = 0, 0
     for index, token in enumerate(statement):

@@ -66,16 +66,16 @@ def code_of(
         budget.charge(4 * record.size, "the code of the archive")
         code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode("utf-8", "replace")
         module = name[len(prefix) : -3].replace("/", ".")
-        _kinds(code, module, result.kinds, budget)
+        _collect_kinds(code, module, result.kinds, budget)
         file = f"{folder}/{name[len(prefix) :]}"
         result.devices.extend(devices_in(code, file, budget))
         script.add_file(code, file, module)
     result.classes.update(script.classes)
     result.loaders.extend(map(script.line_of, script.loaders[:_SHOWN]))
-    result.deeds.extend(_places(script, script.deeds_anywhere()))
+    result.deeds.extend(_deed_lines(script, script.deeds_anywhere()))
     dangers, unknown = script.deeds_of_load()
-    result.dangers.extend(_places(script, dangers))
-    result.unknown.extend(_places(script, unknown))
+    result.dangers.extend(_deed_lines(script, dangers))
+    result.unknown.extend(_deed_lines(script, unknown))
     return result
 
 
@@ -112,13 +112,13 @@ def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
     return rows
 
 
-def _places(script: Script, deeds: Sequence[Deed]) -> Iterator[str]:
+def _deed_lines(script: Script, deeds: Sequence[Deed]) -> Iterator[str]:
     """Yield each deed with its line: the first of them, for lines are counted from the start of the file."""
     for deed in deeds[:_SHOWN]:
         yield f"{deed.what} at {script.line_of(deed.place)}"
 
 
-def _kinds(code: str, module: str, kinds_of: dict[str, dict[str, Role]], budget: Budget) -> None:
+def _collect_kinds(code: str, module: str, kinds_of: dict[str, dict[str, Role]], budget: Budget) -> None:
     kinds: dict[str, Role] | None = None
     for match in re.finditer(_LINE, code):
         budget.charge(_NAME, "the code of the archive")

@@ -99,11 +99,11 @@ class Constants:
             elif kind == NAME:
                 self._name(text)
             elif kind in (NUMBER, TEXT):
-                self._literal(text, _literal_kind(kind, text))
+                self._take_literal(text, _literal_kind(kind, text))
             elif kind == SIGN and text in "([{":
                 self._open(text)
             elif kind == SIGN and text in ")]}":
-                yield from self._close(token)
+                yield from self._close_group(token)
             elif text == ".":
                 self._is_member = True
                 continue
@@ -134,20 +134,20 @@ class Constants:
         values = group.arguments
         is_paired = len(values) == len(self._named) > 0  # `a, b = c, d`
         for index, name in enumerate(self._named):
-            self._assign(name, [values[index]] if is_paired else values)
+            self._assign_name(name, [values[index]] if is_paired else values)
         self._groups = [_Group("", None)]
         self._named, self._targets, self._declared = [], [], []
         self._is_for = False
 
-    def _assign(self, name: str, values: list[_Argument]) -> None:
+    def _assign_name(self, name: str, values: list[_Argument]) -> None:
         kinds = {value.kind for value in values if value.kind is not None}
         self._aliases.pop(name, None)
         if kinds == {"type"} and len(values) == 1:
             self._aliases[name] = values[0].name  # `_0 = __torch__.function`
-        kind: Kind = "type" if kinds == {"type"} else _joined(kinds)
+        kind: Kind = "type" if kinds == {"type"} else _join_kinds(kinds)
         if self._level and name in self._names:
             # By another branch it may be something else.
-            kind = _joined({kind, self._names[name]})
+            kind = _join_kinds({kind, self._names[name]})
         if name not in self._names:
             self._budget.charge(_ROW, "the code of the archive")
         self._names[name] = kind
@@ -159,7 +159,7 @@ class Constants:
         elif group.now.kind is not None:
             # Of a long list the kinds are kept, not the items.
             last = group.arguments[-1]
-            last.kind, last.literal = _joined({last.kind or "type", group.now.kind}), ""
+            last.kind, last.literal = _join_kinds({last.kind or "type", group.now.kind}), ""
         group.now = _Argument()
 
     # --- expressions --------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Constants:
         elif text in ("pass", "raise", "del", "break", "continue"):
             pass
         elif text in _LITERALS:
-            self._literal(text, "number")
+            self._take_literal(text, "number")
         else:
             if len(self._groups) == 1 or all(group.before is None for group in self._groups[1:]):
                 if len(self._targets) < _MOST:
@@ -214,7 +214,7 @@ class Constants:
             return "type"
         return "constant"
 
-    def _literal(self, text: str, kind: Kind) -> None:
+    def _take_literal(self, text: str, kind: Kind) -> None:
         now = self._groups[-1].now
         literal = "" if now.kind is not None else now.literal + text
         self._value(kind)
@@ -223,14 +223,14 @@ class Constants:
     def _value(self, kind: Kind) -> None:
         """Join the expression so far with a value of a kind."""
         now = self._groups[-1].now
-        now.kind = kind if now.kind in (None, "type") else _joined({now.kind, kind})
+        now.kind = kind if now.kind in (None, "type") else _join_kinds({now.kind, kind})
         now.literal = now.name = ""
 
     def _open(self, sign: str) -> None:
         now = self._groups[-1].now
         self._groups.append(_Group(sign, now if now.kind is not None else None))
 
-    def _close(self, token: Token) -> Iterator[tuple[str, Token]]:
+    def _close_group(self, token: Token) -> Iterator[tuple[str, Token]]:
         if len(self._groups) == 1:
             return
         self._end_argument()
@@ -242,12 +242,12 @@ class Constants:
             if len(group.arguments) == 1 and not is_list and self._last != ",":
                 self._groups[-1].now = group.arguments[0]
             else:
-                self._value("varies" if is_list else _joined(kinds))
+                self._value("varies" if is_list else _join_kinds(kinds))
             return
         if group.sign == "[":
             now.literal = now.name = ""
             return  # an item is of the kind of the whole
-        result = self._call(group, kinds)
+        result = self._call_kind(group, kinds)
         name = now.name
         now.literal = now.name = ""
         if result is not None:
@@ -256,7 +256,7 @@ class Constants:
         now.kind = "constant"
         yield f"{name} of constants", token
 
-    def _call(self, group: _Group, kinds: set[Kind]) -> Kind | None:
+    def _call_kind(self, group: _Group, kinds: set[Kind]) -> Kind | None:
         """Return the kind of the result of a call, or None for an operator that is not listed."""
         before = group.before
         assert before is not None
@@ -264,7 +264,7 @@ class Constants:
         called = self._aliases.get(head, head) + dot + rest
         head, last = called.partition(".")[0], called.rpartition(".")[2]
         if head == "__torch__":
-            return _joined(kinds) if called in self._tuples else "varies"
+            return _join_kinds(kinds) if called in self._tuples else "varies"
         arguments = list(group.arguments)
         if before.kind != "type":
             if before.kind == "varies" and "." in before.name:
@@ -296,11 +296,11 @@ class Constants:
         if head == "unchecked_cast" and group.arguments and group.arguments[0].name == "Tensor":
             return "varies"
         if head in ("annotate", "unchecked_cast"):
-            return _joined({argument.kind for argument in real if argument.kind})
+            return _join_kinds({argument.kind for argument in real if argument.kind})
         return RESULTS.get(last)
 
 
-def _joined(kinds: set[Kind]) -> Kind:
+def _join_kinds(kinds: set[Kind]) -> Kind:
     """The kind of a value that may be any of several."""
     kinds = kinds - {"type"}
     if not kinds or kinds == {"varies"}:

@@ -107,7 +107,7 @@ class _Body:
             elif kind == SIGN and text in "([{":
                 self._groups.append(_Open(text, group.now, passed=group.name in PASSING))
             elif kind == SIGN and text in ")]}":
-                if len(self._groups) > 1 and self._close().total > _UNFOLDED:
+                if len(self._groups) > 1 and self._close_group().total > _UNFOLDED:
                     return token
             elif text == ".":
                 self._is_member = True
@@ -137,7 +137,7 @@ class _Body:
                 self._targets.append(text)
             group.now, group.name, group.number = self._names.get(text, _ONE), text, ""
 
-    def _close(self) -> _Shape:
+    def _close_group(self) -> _Shape:
         group = self._groups.pop()
         group.end()
         outer = self._groups[-1]

@@ -135,7 +135,7 @@ _FLAT = frozenset((",", ":", "=", ";", "->", TYPE_COMMENT))
 _NESTING = frozenset(("if", "else", "and", "or", "not", "in", "is", "lambda"))
 
 
-def bounded(tokens: Iterator[Token], deepest: int = DEEPEST) -> Iterator[Token]:
+def limit_nesting(tokens: Iterator[Token], deepest: int = DEEPEST) -> Iterator[Token]:
     """Yield tokens while they are not nested too deep for a parser that calls itself. Raises UnreadableError."""
     blocks = [0]
     """The branches of each open block: an `elif` stands inside of the one before it."""

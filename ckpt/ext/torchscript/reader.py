@@ -13,7 +13,7 @@ from ckpt.ext.torchscript.code import OTHERS, Code, code_of, notices_of
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_inflation, check_small
 from ckpt.formats.common.following import is_array, judge_records
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run
 from ckpt.formats.common.storages import StorageFolder, refuse_big
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Probe
@@ -30,7 +30,7 @@ from ckpt.model.tensors import Storage
 from ckpt.pickle.machine import Pickle
 from ckpt.pickle.rebuild import storage_type
 from ckpt.tree.scalars import class_of, device_text
-from ckpt.tree.walk import flatten
+from ckpt.tree.walk import flatten_tree
 
 BYTECODE = "bytecode.pkl"
 PICKLES = ("data.pkl", "constants.pkl", BYTECODE)
@@ -65,7 +65,7 @@ def read_from(
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
     folders: dict[str, StorageFolder] = {}
-    for name, folder, prefix in _pickles(archive):
+    for name, folder, prefix in _list_pickles(archive):
         record = archive.find(name)
         if record is None and archive.is_partial:
             contents.notices.append(Notice("incomplete", f"{name} of the program is missing"))
@@ -77,13 +77,13 @@ def read_from(
             folders[folder] = StorageFolder(archive, folder, contents, prefix, meta=True)
         for call in pickle.calls:
             _as_python(pickle, call)
-        interpret(pickle, contents, limits, _resolver(folders[folder]), 0)
+        interpret_pickle(pickle, contents, limits, _storage_resolver(folders[folder]), 0)
         for id in [id for id, storage in contents.storages.items() if _is_empty(storage)]:
             del contents.storages[id]  # its tensors have none
         roots[name] = pickle.root
         if name == BYTECODE:
             devices = _devices_of(pickle)
-    judge_records(archive, _others(archive, folders), contents, limits, budget)
+    judge_records(archive, _other_records(archive, folders), contents, limits, budget)
     root = roots["data.pkl"]
     constants = roots.get("constants.pkl")
     are_tensors = is_tuple(constants) and all(tensor_of(constant) is not None for constant in constants)
@@ -96,7 +96,7 @@ def read_from(
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
     contents.notices += notices_of(code)
-    flat = flatten(root, limits, budget)
+    flat = flatten_tree(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
@@ -105,10 +105,10 @@ def read_from(
         held = Dict()
         held.set(["constants"], [constants])
         beside = held
-        extra = flatten(held, limits, budget)
+        extra = flatten_tree(held, limits, budget)
         flat.tensors.extend(extra.tensors)
         flat.values += extra.values
-    result = checkpoint(
+    result = make_checkpoint(
         path,
         FORMAT.name,
         FORMAT.traits,
@@ -120,11 +120,11 @@ def read_from(
         refusals=(Refusal("a TorchScript archive, which torch.jit.load opens", ()),),
         flat=flat,
     )
-    imports = tuple(_judged(row, code) for row in result.imports)
+    imports = tuple(_judge_import(row, code) for row in result.imports)
     return replace(result, code_devices=(*code.devices, *devices), imports=imports, beside=beside)
 
 
-def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
+def _list_pickles(archive: Archive) -> list[tuple[str, str, str]]:
     """Return (record, the folder of its storages, the prefix of their ids) of each pickle with tensors.
 
     The bytecode shares its constants with the code. Before torch 1.9 it had a folder of its own.
@@ -136,7 +136,7 @@ def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
     return pickles
 
 
-def _others(archive: Archive, folders: dict[str, StorageFolder]) -> Iterator[str]:
+def _other_records(archive: Archive, folders: dict[str, StorageFolder]) -> Iterator[str]:
     """Yield the names of the records that are neither storages nor pickles of the program, and no code."""
     root = f"{archive.root}/"
     for name in archive.records:
@@ -154,7 +154,7 @@ _UNREAD = ("mobile_debug_handles.pkl", "traced_inputs.pkl")
 """Pickles that torch writes and does not read again."""
 
 
-def _resolver(folder: StorageFolder) -> Callable[[PersistentId], Storage | Global]:
+def _storage_resolver(folder: StorageFolder) -> Callable[[PersistentId], Storage | Global]:
     """Return what finds the storages of a pickle. Bytecode since version 5 names whole records: `constants/0`."""
 
     def resolve(persistent: PersistentId) -> Storage | Global:
@@ -209,7 +209,7 @@ def _dtype_on_meta(node: Node) -> DType | None:
     return None
 
 
-def _judged(row: Import, code: Code) -> Import:
+def _judge_import(row: Import, code: Code) -> Import:
     """An import with what torch.jit.load makes of it: a class of the code is an object of TorchScript and runs nothing.
 
     The class of a module that was lowered to a backend is one of `torch.jit` by its name.
@@ -231,13 +231,13 @@ def _devices_of(bytecode: Pickle) -> list[CodeDevice]:
 
 def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) -> Entry:
     """The entry with the kind that the class of its object gives this attribute."""
-    owner = _owner(root, entry.path)
+    owner = _owner_class(root, entry.path)
     roles = kinds.get(owner, {}) if owner and entry.path else {}
     kind = roles.get(str(entry.path[-1])) or roles.get(OTHERS) if roles else None
     return entry if kind is None else entry._replace(kind=kind, source="torchscript")
 
 
-def _owner(root: object, path: Path) -> str | None:
+def _owner_class(root: object, path: Path) -> str | None:
     """The class of the object that has the last key of a path as an attribute."""
     node = root
     for key in path[:-1]:

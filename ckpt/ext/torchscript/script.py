@@ -24,7 +24,7 @@ from ckpt.ext.torchscript.lexer import (
     TYPE_COMMENT,
     UNKNOWN,
     Token,
-    bounded,
+    limit_nesting,
     tokens_of,
 )
 from ckpt.ext.torchscript.operators import (
@@ -171,11 +171,11 @@ class Script:
         """
         reach = _Reach(self, self._budget)
         reach.run()
-        for what, place in self._computed():
+        for what, place in self._find_computed():
             reach.strange(what, place.file, place.at)
         return reach.dangers, [*self.odd, *reach.unknown]
 
-    def _computed(self) -> Iterator[tuple[str, Place]]:
+    def _find_computed(self) -> Iterator[tuple[str, Place]]:
         """Yield what of any body or class a load computes, or compiles for longer than its text is."""
         tuples = frozenset(cls.name for cls in self.classes.values() if cls.base == "NamedTuple")
         methods = (body for cls in self.classes.values() for body in cls.methods.values())
@@ -210,7 +210,7 @@ class _FileReader:
         self._file = file
         self._module = module
         self._budget = budget
-        self._tokens = bounded(tokens_of(code))
+        self._tokens = limit_nesting(tokens_of(code))
         self._ended = False
         self._after = len(code)
         """The beginning of the token behind the last line or body."""
@@ -223,13 +223,13 @@ class _FileReader:
                 cls = None
             first = line[0].text if line else ""
             if first == "class" and not is_inside:
-                cls = self._class(line)
+                cls = self._read_class(line)
             elif first == "def":
-                self._def(line, cls)
+                self._read_function(line, cls)
             elif cls is not None:
-                self._attribute(line, cls)
+                self._read_attribute(line, cls)
             elif line and first not in ("import", "op_version_set"):
-                self._evaluated(line)
+                self._note_evaluated(line)
 
     _last_type = ""
     """The whole type of the last argument of the last function."""
@@ -253,28 +253,28 @@ class _FileReader:
                 self._level -= 1
             else:
                 if token.kind == UNKNOWN:
-                    self._odd(token)
+                    self._note_odd(token)
                 if not line:
                     self._line_level = self._level
                 self._budget.charge(_TOKEN_MEMORY, _WHAT)
                 line.append(token)
         return line or None
 
-    def _class(self, line: Sequence[Token]) -> ScriptClass:
+    def _read_class(self, line: Sequence[Token]) -> ScriptClass:
         self._budget.charge(_ROW, _WHAT)
         name = line[1].text if len(line) > 1 else ""
         base = line[3].text if len(line) > 3 else ""
         usual = len(line) in (3, 4, 6) and line[1].kind == NAME
         if not usual:
-            self._odd(line[0])
+            self._note_odd(line[0])
         cls = ScriptClass(f"{self._module}.{name}", base, {}, {}, {}, [])
         if cls.name in self._script.classes:
-            self._odd(line[0])
+            self._note_odd(line[0])
         self._script.classes[cls.name] = cls
         self._script.places[cls.name] = Place(self._file, line[0].begin)
         return cls
 
-    def _attribute(self, line: Sequence[Token], cls: ScriptClass) -> None:
+    def _read_attribute(self, line: Sequence[Token], cls: ScriptClass) -> None:
         """`name : type`, `name : type = constant`, `__parameters__ = [...]` or `__annotations__["0"] = type`."""
         self._budget.charge(_ROW, _WHAT)
         name = line[0].text
@@ -286,17 +286,17 @@ class _FileReader:
         if len(line) > 1 and line[1].text == ":":
             cls.attributes[name] = _type_of(line[2:equals])
             cls.types[name] = _text_of(line[2:equals])
-        self._evaluated(line[equals + 1 :])
+        self._note_evaluated(line[equals + 1 :])
 
-    def _def(self, line: Sequence[Token], cls: ScriptClass | None) -> None:
+    def _read_function(self, line: Sequence[Token], cls: ScriptClass | None) -> None:
         self._budget.charge(_ROW, _WHAT)
         name = line[1].text if len(line) > 1 else ""
-        params, rest = self._params(line)
+        params, rest = self._read_parameters(line)
         returns = None
         if rest < len(line) and line[rest].text == "->":
             returns = _type_of(line[rest + 1 : -1])
         if line[-1].text != ":":
-            self._odd(line[-1])
+            self._note_odd(line[-1])
         outer = self._line_level
         begin = self._after
         body = Body(self._file, begin, self._pass_body(outer), params, returns)
@@ -307,10 +307,10 @@ class _FileReader:
             self._script.loaders.append(Place(self._file, line[0].begin))
             cls.states.append(self._last_type)
         if name in cls.methods:
-            self._odd(line[1])
+            self._note_odd(line[1])
         cls.methods[name] = body
 
-    def _params(self, line: Sequence[Token]) -> tuple[dict[str, str | None], int]:
+    def _read_parameters(self, line: Sequence[Token]) -> tuple[dict[str, str | None], int]:
         """Return the type of each argument, and the index behind the list. Its defaults are evaluated at once."""
         params: dict[str, str | None] = {}
         depth, index = 0, 2
@@ -333,7 +333,7 @@ class _FileReader:
                     params[line[start].text] = _type_of(line[colon + 1 : end]) if colon > 0 else None
                     self._last_type = _text_of(line[colon + 1 : end]) if colon > 0 else ""
                     if equals > 0:
-                        self._evaluated(line[equals + 1 : index])
+                        self._note_evaluated(line[equals + 1 : index])
                 start, colon, equals = index + 1, -1, -1
             index += 1
             if depth == 0:
@@ -354,11 +354,11 @@ class _FileReader:
                     return token.begin
             else:
                 if token.kind == UNKNOWN:
-                    self._odd(token)
+                    self._note_odd(token)
                 look.at(token)
         return self._after
 
-    def _evaluated(self, expression: Sequence[Token]) -> None:
+    def _note_evaluated(self, expression: Sequence[Token]) -> None:
         """Note an expression that a load evaluates, unless it is made of literals only."""
         for token in expression:
             literal = token.kind in (NUMBER, TEXT) or token.text in _LITERALS
@@ -368,7 +368,7 @@ class _FileReader:
                 self._script.early.append((self._file, expression[0].begin, last.begin + len(last.text)))
                 return
 
-    def _odd(self, token: Token) -> None:
+    def _note_odd(self, token: Token) -> None:
         if len(self._script.odd) < _SAID:
             self._script.odd.append(Deed("code that ckpt cannot read", Place(self._file, token.begin)))
 
@@ -413,30 +413,30 @@ class _Look:
         elif text not in ("(", ")"):
             self._chain, self._is_member = [], False
         if text == ":" and self._last[1:] == ["while", "True"]:
-            self._note("a loop without a bound", token)
-        if token.kind == NUMBER and self._last[1:] == ["range", "("] and _number(text) >= _FOREVER:
-            self._note("a loop without a bound", token)
+            self._note_deed("a loop without a bound", token)
+        if token.kind == NUMBER and self._last[1:] == ["range", "("] and _parse_number(text) >= _FOREVER:
+            self._note_deed("a loop without a bound", token)
         self._last = [self._last[1], self._last[2], text]
 
     def _name(self, name: str, token: Token) -> None:
         if not touches_files(name):
             return
         if self._chain[0] in ("torch", "ops"):
-            self._note(f"torch.{name}", token)
+            self._note_deed(f"torch.{name}", token)
         elif name in ("save", "from_file"):
-            self._note(name, token, is_method=True)
+            self._note_deed(name, token, is_method=True)
 
-    def _note(self, what: str, token: Token, is_method: bool = False) -> None:
+    def _note_deed(self, what: str, token: Token, is_method: bool = False) -> None:
         if len(self._script.deeds) < _SAID:
             self._script.deeds.append(Deed(what, Place(self._file, token.begin), is_method))
 
 
-def _inside(text: str) -> str:
+def _unquote_text(text: str) -> str:
     """The characters between the quotes of a text. Its escapes stay, so no name has one."""
     return text[3:-3] if text.startswith(('"""', "'''")) and len(text) >= 6 else text[1:-1]
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """A number of the code; one that Python does not read is without a bound."""
     try:
         return int(text, 16) if text[:2].lower() == "0x" else float(text)
@@ -526,7 +526,7 @@ class _Reach:
         starts = list(self._todo)
         while self._todo:
             _Run(self, self._parts[self._todo.pop()]).run()
-        self._count(starts)
+        self._count_steps(starts)
 
     def method(self, owner: str, name: str) -> list[str]:
         """Return the parts that a call of a method runs. For an interface, each class may have one."""
@@ -567,7 +567,7 @@ class _Reach:
             self._todo.append(name)
         return name
 
-    def _count(self, starts: Sequence[str]) -> None:
+    def _count_steps(self, starts: Sequence[str]) -> None:
         """Count the steps of all parts, callees first. A part that calls itself in a circle never ends."""
         steps: dict[str, int] = {}
         made: dict[str, int] = {}
@@ -653,7 +653,9 @@ class _Run:
         self._reach = reach
         self._script = reach.script
         self._part = part
-        self._names: dict[str, _Thing] = {name: self._typed(kind) for name, kind in part.params.items()}
+        self._names: dict[str, _Thing] = {
+            name: self._thing_of_type(kind) for name, kind in part.params.items()
+        }
         if part.owner is not None and part.params:
             self._names[next(iter(part.params))] = _Thing("object", part.owner)
         self._groups: list[_Group] = []
@@ -678,7 +680,7 @@ class _Run:
     def run(self) -> None:
         code = self._script.texts[self._part.file]
         self._tokens = tokens_of(code, self._part.begin, self._part.end)
-        while (token := self._next()) is not None:
+        while (token := self._next_token()) is not None:
             self._part.steps += self._rounds
             if token.kind == NEWLINE:
                 self._end_statement()
@@ -693,17 +695,17 @@ class _Run:
             elif token.kind == NAME:
                 self._name(token)
             elif token.kind in (NUMBER, TEXT):
-                self._literal(token)
+                self._take_literal(token)
             elif token.kind == UNKNOWN or token.text in (TYPE_COMMENT, "@"):
-                self._strange("code that ckpt cannot read", token)
+                self._note_strange("code that ckpt cannot read", token)
             else:
-                self._sign(token)
+                self._take_sign(token)
 
-    def _next(self) -> Token | None:
+    def _next_token(self) -> Token | None:
         token, self._pending = self._pending, None
         return token if token is not None else next(self._tokens, None)
 
-    def _peek(self) -> Token | None:
+    def _peek_token(self) -> Token | None:
         if self._pending is None:
             self._pending = next(self._tokens, None)
         return self._pending
@@ -715,7 +717,7 @@ class _Run:
             self._groups.clear()
         value = self._now if self._now is not None and self._is_plain_value else _VALUE
         for name in self._assigned:
-            self._assign(name, value)
+            self._assign_name(name, value)
         self._assigned.clear()
         self._targets.clear()
         self._now = None
@@ -726,23 +728,23 @@ class _Run:
     _is_plain_value = True
     """The expression behind the last `=` is one chain of names and calls."""
 
-    def _assign(self, name: str, value: _Thing) -> None:
+    def _assign_name(self, name: str, value: _Thing) -> None:
         self._reach.budget.charge(_ROW, _WHAT)
         known = self._names.get(name)
         if known is not None and known != value:
             value = _VALUE  # by one branch this, by another that
         self._names[name] = value
 
-    def _equals(self, token: Token) -> None:
+    def _take_equals(self, token: Token) -> None:
         """Take what stands before `=` as names that are assigned to."""
         names = [target.text for target in self._targets]
         if _ROOTS.intersection(names):
-            self._strange("code that ckpt cannot read", token)
+            self._note_strange("code that ckpt cannot read", token)
         if self._is_plain and len(names) == 1:
             self._assigned += names
         else:
             for name in names:
-                self._assign(name, _VALUE)
+                self._assign_name(name, _VALUE)
         self._targets.clear()
         self._now = None
         self._is_fresh = False
@@ -753,11 +755,11 @@ class _Run:
     def _name(self, token: Token) -> None:
         text = token.text
         if self._now is not None and text not in _KEYWORDS:
-            self._strange("code that ckpt cannot read", token)
+            self._note_strange("code that ckpt cannot read", token)
         if text in _KEYWORDS:
-            self._keyword(token)
+            self._take_keyword(token)
             return
-        following = self._peek()
+        following = self._peek_token()
         follows = following.text if following is not None and following.kind == SIGN else ""
         if self._groups and follows == "=":
             self._groups[-1].is_named = True
@@ -771,7 +773,7 @@ class _Run:
         if self._groups and (text in ("Tuple", "Dict", "Union") or self._now.kind == "class"):
             self._groups[-1].has_class = True
         if text == "range" and self._now == _Thing("builtin", "range"):
-            self._range(token)
+            self._take_range(token)
 
     def _look_up(self, token: Token) -> _Thing:
         text = token.text
@@ -792,66 +794,66 @@ class _Run:
             return _VALUE
         return _Thing("member", "", text)
 
-    def _keyword(self, token: Token) -> None:
+    def _take_keyword(self, token: Token) -> None:
         text = token.text
         self._operator()
         if text == "while":
-            self._danger("a loop without a bound", token)
-            self._loop(1)
+            self._note_danger("a loop without a bound", token)
+            self._begin_loop(1)
         elif text == "for":
             if self._groups:
-                self._strange("a loop in an expression", token)
+                self._note_strange("a loop in an expression", token)
             else:
                 self._head = "for"
                 self._targets.clear()
         elif text == "in" and self._head == "for" and not self._groups:
             for target in self._targets:
-                self._assign(target.text, _VALUE)
+                self._assign_name(target.text, _VALUE)
             self._head = ""
-            following = self._peek()
+            following = self._peek_token()
             if following is not None and following.text == "range":
                 return
-            self._strange("a loop over a value", token)
-            self._loop(_ROUNDS)
+            self._note_strange("a loop over a value", token)
+            self._begin_loop(_ROUNDS)
         elif text == "as":
-            following = self._peek()
+            following = self._peek_token()
             if following is not None and following.kind == NAME:
-                self._assign(following.text, _VALUE)
+                self._assign_name(following.text, _VALUE)
         elif text in ("def", "import", "global"):
-            self._strange("code that ckpt cannot read", token)
+            self._note_strange("code that ckpt cannot read", token)
 
-    def _loop(self, rounds: int) -> None:
+    def _begin_loop(self, rounds: int) -> None:
         rounds = max(rounds, 1)
         self._loops.append((self._level, self._rounds))
         self._rounds = min(self._rounds * rounds, _STEPS * _STEPS)
 
-    def _range(self, token: Token) -> None:
+    def _take_range(self, token: Token) -> None:
         """Look at the numbers of a range: only small ones bound a loop."""
         numbers: list[float] = []
-        following = self._peek()
+        following = self._peek_token()
         if following is None or following.text != "(":
-            self._danger("a loop without a bound", token)
+            self._note_danger("a loop without a bound", token)
             return
-        self._next()
+        self._next_token()
         is_small = True
-        while (inner := self._next()) is not None and inner.text != ")":
+        while (inner := self._next_token()) is not None and inner.text != ")":
             if inner.kind == NUMBER:
-                numbers.append(_number(inner.text))
+                numbers.append(_parse_number(inner.text))
             elif inner.text not in (",", "-"):
                 is_small = False
                 if inner.kind != SIGN:
                     break
         is_small = is_small and bool(numbers) and sum(map(abs, numbers[:2])) <= _ROUNDS
         if not is_small:
-            self._danger("a loop without a small bound", token)
+            self._note_danger("a loop without a small bound", token)
         self._now = _VALUE
-        self._loop(int(sum(map(abs, numbers[:2]))) if is_small else _ROUNDS)
+        self._begin_loop(int(sum(map(abs, numbers[:2]))) if is_small else _ROUNDS)
 
-    def _literal(self, token: Token) -> None:
+    def _take_literal(self, token: Token) -> None:
         group = self._groups[-1] if self._groups else None
         if group is not None and token.kind == TEXT and not group.is_single:
             # Texts side by side are one text, so two of them are no name.
-            group.word = f"{group.word}?" if group.word else _inside(token.text)
+            group.word = f"{group.word}?" if group.word else _unquote_text(token.text)
         if group is not None and token.kind == NUMBER and self._now is None:
             is_alone = not group.is_named and self._last_sign in ("(", ",")
             group.divisor = (token.text, group.ended) if is_alone else ("", -1)
@@ -862,15 +864,15 @@ class _Run:
             group.has_literal = group.has_literal or (is_short and not group.is_named and self._now is None)
         self._now = _VALUE
 
-    def _sign(self, token: Token) -> None:
+    def _take_sign(self, token: Token) -> None:
         text = token.text
         self._last_sign = text
         if text == ".":
-            following = self._next()
+            following = self._next_token()
             if following is None or following.kind != NAME or self._now is None:
-                self._strange("code that ckpt cannot read", token)
+                self._note_strange("code that ckpt cannot read", token)
                 return
-            self._now = self._member(self._now, following)
+            self._now = self._thing_of_member(self._now, following)
             if self._groups and self._now.kind == "class":
                 self._groups[-1].has_class = True
             self._forget_target()
@@ -882,12 +884,12 @@ class _Run:
                 self._groups[-1].is_computed = True
             self._groups.append(_Group(text, self._now))
             if self._now is not None and text == "(":
-                self._call(self._now, token)
+                self._judge_call(self._now, token)
             self._now = None
         elif text in (")", "]", "}"):
-            self._close(token)
+            self._close_group(token)
         elif text == "=" and not self._groups:
-            self._equals(token)
+            self._take_equals(token)
         elif text == "=":
             self._now = None
         elif text == ",":
@@ -906,7 +908,7 @@ class _Run:
                 self._groups[-1].is_computed = True
             if self._now is not None and text not in (":", "->", ";", "~"):
                 # torch.jit.save writes operators by their names. `[1] * n` is as long as it likes.
-                self._strange(f"the operator {show(text, 10)}", token)
+                self._note_strange(f"the operator {show(text, 10)}", token)
             self._operator()
 
     def _forget_target(self) -> None:
@@ -926,12 +928,12 @@ class _Run:
         self._is_fresh = False
         self._now = None
 
-    def _close(self, token: Token) -> None:
+    def _close_group(self, token: Token) -> None:
         if not self._groups:
-            self._strange("code that ckpt cannot read", token)
+            self._note_strange("code that ckpt cannot read", token)
             return
         group = self._groups.pop()
-        self._made(group, token)
+        self._count_made_data(group, token)
         inside = self._now
         group.has_class = group.has_class or (inside is not None and inside.kind == "class")
         if group.has_class and group.before == _TYPE and self._groups:
@@ -943,17 +945,19 @@ class _Run:
             self._now = inside if is_alone else _VALUE
         elif group.sign == "(":
             if group.before == _Thing("builtin", "unchecked_cast") and group.has_class:
-                self._strange("unchecked_cast to a class", token)  # nobody looks at the class of the value
-            self._now = self._result(group)
+                self._note_strange(
+                    "unchecked_cast to a class", token
+                )  # nobody looks at the class of the value
+            self._now = self._call_result(group)
         else:
             self._now = _VALUE
 
-    def _made(self, group: _Group, token: Token) -> None:
+    def _count_made_data(self, group: _Group, token: Token) -> None:
         """Count an operator that makes data. One that may make more than it is given is said."""
         thing = group.before
         if group.sign == "[" and thing not in (None, _TYPE) and group.is_computed:
             # A tensor as an index makes as many copies as it has numbers, and a slice is a copy.
-            self._strange("an index that is no literal", token)
+            self._note_strange("an index that is no literal", token)
         if thing is None or group.sign != "(":
             return
         name = thing.member if thing.kind == "member" else thing.name
@@ -965,25 +969,25 @@ class _Run:
         is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
         divisor, index = group.divisor
         if name in DIVIDING and not (index == (thing.kind != "member") and is_safe_divisor(divisor)):
-            self._strange(f"{name} by a value", token)
+            self._note_strange(f"{name} by a value", token)
         elif name in MATCHING and not group.has_literal and not is_alone:
-            self._strange(f"{name} of two values", token)
+            self._note_strange(f"{name} of two values", token)
         elif not is_few and self._rounds > 1:
-            self._strange(f"{name} in a loop", token)
+            self._note_strange(f"{name} in a loop", token)
         elif name == "format" and (not group.is_text or group.braces > 1):
-            self._strange("format of two values", token)
+            self._note_strange("format of two values", token)
         elif not is_few:
             self._part.made += self._rounds
 
     # --- what a name means --------------------------------------------------------------------------------------------
 
-    def _typed(self, name: str | None) -> _Thing:
+    def _thing_of_type(self, name: str | None) -> _Thing:
         """A value of a type: an object of a class of the code, or any other value."""
         if name is not None and name.startswith(_BACKENDS):
             return _Thing("module", name)
         return _Thing("object", name) if name is not None and name in self._script.classes else _VALUE
 
-    def _member(self, thing: _Thing, token: Token) -> _Thing:
+    def _thing_of_member(self, thing: _Thing, token: Token) -> _Thing:
         name = token.text
         if thing.kind == "torch":
             if name == "autograd":
@@ -998,7 +1002,7 @@ class _Run:
             if whole in self._script.classes:
                 return _Thing("class", whole)
             if whole in self._script.functions:
-                self._calls(self._reach.function(whole))  # a name of it may be called elsewhere
+                self._add_calls(self._reach.function(whole))  # a name of it may be called elsewhere
                 return _Thing("function", whole)
             return _Thing("module", whole)
         if thing.kind == "class":
@@ -1012,45 +1016,45 @@ class _Run:
     def _of_class(self, owner: str, name: str) -> _Thing | None:
         cls = self._script.classes[owner]
         if name in cls.attributes:
-            return self._typed(cls.attributes[name])
+            return self._thing_of_type(cls.attributes[name])
         if name not in cls.methods:
             return None
-        self._calls(self._reach.method(owner, name))  # a name of it may be called elsewhere
+        self._add_calls(self._reach.method(owner, name))  # a name of it may be called elsewhere
         return _Thing("method", owner, name)
 
     def _operator_of(self, namespace: str, name: str, token: Token) -> _Thing:
         qualified = f"torch.{name}" if namespace == "aten" else f"ops.{namespace}.{name}"
         if touches_files(name):
-            self._danger(qualified, token)
+            self._note_danger(qualified, token)
         elif name not in OPERATORS.get(namespace, ()):
-            self._strange(qualified, token)
+            self._note_strange(qualified, token)
         return _Thing("operator", qualified)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def _call(self, thing: _Thing, token: Token) -> None:
+    def _judge_call(self, thing: _Thing, token: Token) -> None:
         if thing.kind == "method":
-            self._calls(self._reach.method(thing.name, thing.member))
+            self._add_calls(self._reach.method(thing.name, thing.member))
         elif thing.kind == "function":
-            self._calls(self._reach.function(thing.name))
+            self._add_calls(self._reach.function(thing.name))
         elif thing.kind == "class":
             if "__init__" in self._script.classes[thing.name].methods:
-                self._calls(self._reach.method(thing.name, "__init__"))
+                self._add_calls(self._reach.method(thing.name, "__init__"))
         elif thing.kind == "member":
             if touches_files(thing.member):
-                self._danger(f"{show(thing.member, 40)}()", token)
+                self._note_danger(f"{show(thing.member, 40)}()", token)
             elif thing.member not in METHODS:
-                self._strange(f"{show(thing.member, 40)}()", token)
+                self._note_strange(f"{show(thing.member, 40)}()", token)
             # A method of a class may have the name of a harmless operator, and the class of the value is not known.
-            self._calls(self._reach.methods(thing.member))
+            self._add_calls(self._reach.methods(thing.member))
         elif thing.kind not in ("operator", "builtin", "new") and not thing.name.startswith(_BACKENDS):
-            self._strange(f"a call of {show(thing.name, 60) or 'a value'}", token)
+            self._note_strange(f"a call of {show(thing.name, 60) or 'a value'}", token)
 
-    def _calls(self, parts: Sequence[str]) -> None:
+    def _add_calls(self, parts: Sequence[str]) -> None:
         for name in parts:
             self._part.calls[name] = self._part.calls.get(name, 0) + self._rounds
 
-    def _result(self, group: _Group) -> _Thing:
+    def _call_result(self, group: _Group) -> _Thing:
         """The result of a call, as far as the code says it."""
         thing, first = group.before, group.first
         assert thing is not None
@@ -1059,9 +1063,9 @@ class _Run:
         if thing.kind in ("class", "new"):
             return _Thing("object", thing.name)
         if thing.kind == "method":
-            return self._typed(self._script.classes[thing.name].methods[thing.member].returns)
+            return self._thing_of_type(self._script.classes[thing.name].methods[thing.member].returns)
         if thing.kind == "function":
-            return self._typed(self._script.functions[thing.name].returns)
+            return self._thing_of_type(self._script.functions[thing.name].returns)
         if thing == _Thing("builtin", "getattr") and first is not None and first.kind == "object":
             return self._of_class(first.name, group.word) or _Thing("member", "", group.word)
         if thing == _Thing("builtin", "getattr"):
@@ -1070,8 +1074,8 @@ class _Run:
             return _Thing("object", first.name)
         return _VALUE
 
-    def _danger(self, what: str, token: Token) -> None:
+    def _note_danger(self, what: str, token: Token) -> None:
         self._reach.danger(what, self._part.file, token.begin)
 
-    def _strange(self, what: str, token: Token) -> None:
+    def _note_strange(self, what: str, token: Token) -> None:
         self._reach.strange(what, self._part.file, token.begin)

@@ -51,35 +51,35 @@ class Types:
         self._todo = [(root, "") for root in roots]
         while self._todo:
             node, kind = self._todo.pop()
-            problem = self._look(node, kind)
+            problem = self._find_mismatch(node, kind)
             if problem is not None:
                 return problem
         return None
 
-    def _look(self, node: Node, kind: str) -> str | None:
-        node = self._untagged(node)
+    def _find_mismatch(self, node: Node, kind: str) -> str | None:
+        node = self._untag_node(node)
         is_held = type(node) in (Opaque, Dict, list, tuple)
         if is_held:
             if (id(node), kind) in self._seen:
                 return None
             self._budget.charge(_ROW, "the values of the program")
             self._seen.add((id(node), kind))
-        if kind not in _ANY and not self._fits(node, kind):
+        if kind not in _ANY and not self._is_of_type(node, kind):
             return f"a value that is no {show(kind, 60)}"
         if kind in _ANY and is_held:
-            self._todo += ((child, "") for child in _children(node))
+            self._todo += ((child, "") for child in _child_nodes(node))
         if type(node) is Opaque and type(node.func) is Global and node.func.qualified in self._classes:
-            self._object(node, self._classes[node.func.qualified])
+            self._add_state(node, self._classes[node.func.qualified])
         return None
 
-    def _untagged(self, node: Node) -> Node:
+    def _untag_node(self, node: Node) -> Node:
         """Return the value of a call that tags it. The value is held against the tag too."""
         whole = inside(node)
         if type(node) is Opaque and whole is not node and len(node.args) == 2 and type(node.args[1]) is str:
             self._todo.append((whole, node.args[1].replace(" ", "")))
         return whole
 
-    def _object(self, node: Opaque, cls: ScriptClass) -> None:
+    def _add_state(self, node: Opaque, cls: ScriptClass) -> None:
         """Look at the state of an object: what its `__setstate__` gets, or its attributes."""
         for state in node.states:
             if "__setstate__" in cls.methods:
@@ -88,10 +88,10 @@ class Types:
                 for key, value in zip(state.keys, state.values, strict=True):
                     self._todo.append((value, cls.types.get(key, "") if type(key) is str else ""))
 
-    def _fits(self, node: Node, kind: str) -> bool:
+    def _is_of_type(self, node: Node, kind: str) -> bool:
         """Tell whether a value is of a type. What is inside of it is looked at later."""
         name, _, rest = kind.partition("[")
-        inner = list(_parts(rest[:-1])) if rest else []
+        inner = list(_split_types(rest[:-1])) if rest else []
         if name in _SCALARS and type(node) in _SCALARS[name]:
             return True
         if name in _OBJECTS:
@@ -100,7 +100,7 @@ class Types:
             is_made = type(node) is Opaque and (node.class_name or "").startswith("torch._utils._rebuild_")
             return tensor_of(node) is not None or is_made
         if name == "Optional" and len(inner) == 1:
-            return node is None or self._fits(node, inner[0])
+            return node is None or self._is_of_type(node, inner[0])
         if name == "List" and len(inner) == 1 and type(node) is list:
             self._todo += ((item, inner[0]) for item in node)
             return True
@@ -140,7 +140,7 @@ def check_doubling(root: Node, classes: dict[str, ScriptClass], budget: Budget) 
     sizes = _sizes_of(classes)
     if sizes is None or any(size > _UNFOLDED for size in sizes.values()):
         raise UnreadableError("the named tuples of the code hold each other more often than torch can count")
-    objects = _unfolded(root, classes, budget)
+    objects = _count_unfolded(root, classes, budget)
     if objects > _UNFOLDED:
         raise UnreadableError("the modules of the program share each other more often than torch can count")
 
@@ -157,10 +157,10 @@ def _sizes_of(classes: dict[str, ScriptClass]) -> dict[str, int] | None:
         for name, cls in classes.items()
         if cls.base == "NamedTuple"
     }
-    return _totals(inner)
+    return _total_sizes(inner)
 
 
-def _unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> int:
+def _count_unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> int:
     """Count the objects of the code below a root, one that is shared each time."""
     inner: dict[int, list[int]] = {}
     held: dict[int, Node] = {}
@@ -174,12 +174,12 @@ def _unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> in
         held[id(node)] = node
         if type(node) is Opaque and type(node.func) is Global and node.func.qualified in classes:
             ours.add(id(node))
-        children = [inside(child) for child in _children(node)]
+        children = [inside(child) for child in _child_nodes(node)]
         children = [child for child in children if type(child) in (Opaque, Dict, list) or is_tuple(child)]
         inner[id(node)] = [id(child) for child in children]
         todo += children
         held.update((id(child), child) for child in children)
-    totals = _totals(inner, ours)
+    totals = _total_sizes(inner, ours)
     # torch writes nothing that holds itself.
     return _UNFOLDED + 1 if totals is None else totals.get(id(inside(root)), 0)
 
@@ -187,7 +187,7 @@ def _unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> in
 _Key = TypeVar("_Key", str, int)
 
 
-def _totals(inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None) -> dict[_Key, int] | None:
+def _total_sizes(inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None) -> dict[_Key, int] | None:
     """Return the size of each thing with all that it holds, or None where one holds itself."""
     totals: dict[_Key, int] = {}
     opened: set[_Key] = set()
@@ -212,7 +212,7 @@ def _totals(inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None) -> 
     return totals
 
 
-def _children(node: Node) -> Iterator[Node]:
+def _child_nodes(node: Node) -> Iterator[Node]:
     """Yield what a value of any type holds. The state of an object is looked at by its class."""
     if type(node) is Dict:
         yield from node.keys
@@ -224,7 +224,7 @@ def _children(node: Node) -> Iterator[Node]:
         yield from node.states
 
 
-def _parts(text: str) -> Iterator[str]:
+def _split_types(text: str) -> Iterator[str]:
     """Yield the types between the commas of a text."""
     depth = start = 0
     for index, letter in enumerate(text):

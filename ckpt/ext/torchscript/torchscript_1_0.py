@@ -12,7 +12,7 @@ from math import prod
 from ckpt.ext.torchscript.code import code_of
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.swap import SwapBytes
 from ckpt.formats.format import Format, Probe
@@ -26,7 +26,7 @@ from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.model.text import Json, show
-from ckpt.tree.walk import flatten
+from ckpt.tree.walk import flatten_tree
 
 
 def sniff(probe: Probe) -> bool:
@@ -114,7 +114,9 @@ def model_of(data: bytes, budget: Budget) -> Model:
     try:
         whole = json_object(document)
         budget.charge(_ROW * (data.count(b'"name"') + data.count(b'"dataType"')), "model.json")
-        tensors = tuple(_row(i, json_object(row)) for i, row in enumerate(_list(whole.get("tensors"))))
+        tensors = tuple(
+            _parse_row(i, json_object(row)) for i, row in enumerate(_parse_list(whole.get("tensors")))
+        )
         return Model(_module(json_object(whole["mainModule"])), tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise UnreadableError("damaged model.json: it does not describe a module") from None
@@ -123,31 +125,35 @@ def model_of(data: bytes, budget: Budget) -> Model:
 def _module(fields: dict[str, Json]) -> Module:
     """A module and those below it. JSON bounds how deep they lie in each other."""
     return Module(
-        _text(fields.get("name", "")),
-        (*_parameters(fields), *_attributes(fields)),
-        tuple(_module(json_object(row)) for row in _list(fields.get("submodules"))),
+        _parse_text(fields.get("name", "")),
+        (*_parameter_slots(fields), *_attribute_slots(fields)),
+        tuple(_module(json_object(row)) for row in _parse_list(fields.get("submodules"))),
     )
 
 
-def _parameters(fields: dict[str, Json]) -> Iterator[Slot]:
-    for row in map(json_object, _list(fields.get("parameters"))):
-        yield Slot(_text(row["name"]), _number(row.get("tensorId", 0)), None, row.get("isBuffer") is True)
+def _parameter_slots(fields: dict[str, Json]) -> Iterator[Slot]:
+    for row in map(json_object, _parse_list(fields.get("parameters"))):
+        yield Slot(
+            _parse_text(row["name"]), _parse_number(row.get("tensorId", 0)), None, row.get("isBuffer") is True
+        )
 
 
-def _attributes(fields: dict[str, Json]) -> Iterator[Slot]:
-    for row in map(json_object, _list(fields.get("attributes"))):
-        yield Slot(_text(row["name"]), None, _number(row.get("id", 0)), row.get("type") == "Tensor")
+def _attribute_slots(fields: dict[str, Json]) -> Iterator[Slot]:
+    for row in map(json_object, _parse_list(fields.get("attributes"))):
+        yield Slot(
+            _parse_text(row["name"]), None, _parse_number(row.get("id", 0)), row.get("type") == "Tensor"
+        )
 
 
-def _row(index: int, fields: dict[str, Json]) -> Row:
+def _parse_row(index: int, fields: dict[str, Json]) -> Row:
     name = fields.get("dataType", "UNDEFINED")
     dtype = BY_NAME.get(_DTYPES.get(name, "")) if isinstance(name, str) else None
     if dtype is None:
         raise UnreadableError(f"tensor {index:,} of model.json: unknown dtype {show(str(name)[:40], 40)}")
     if fields.get("isQuantized") is True:
         raise UnreadableError(f"tensor {index:,} of model.json is quantized, which ckpt does not read there")
-    shape = tuple(map(_number, _list(fields.get("dims"))))
-    stride = tuple(map(_number, _list(fields.get("strides"))))
+    shape = tuple(map(_parse_number, _parse_list(fields.get("dims"))))
+    stride = tuple(map(_parse_number, _parse_list(fields.get("strides"))))
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
         raise UnreadableError(f"tensor {index:,} of model.json: its sizes and strides do not fit")
     key, device = json_object(fields["data"])["key"], fields.get("device", "cpu")
@@ -156,11 +162,11 @@ def _row(index: int, fields: dict[str, Json]) -> Row:
     folder, _, record = key.partition("/")
     if folder != "tensors" or record in ("", ".", "..") or "/" in record:
         raise UnreadableError(f"tensor {index:,} of model.json: its record {show(key, 80)} is not tensors/N")
-    offset = _number(fields.get("offset", 0))
+    offset = _parse_number(fields.get("offset", 0))
     return Row(dtype, shape, stride, offset, key, device, fields.get("requiresGrad") is True)
 
 
-def _number(value: Json) -> int:
+def _parse_number(value: Json) -> int:
     """A number of 64 bits, which protobuf writes as a text."""
     if isinstance(value, str):
         if not (value.isascii() and value.isdigit()) or len(value) > 19:
@@ -171,13 +177,13 @@ def _number(value: Json) -> int:
     return value
 
 
-def _text(value: Json) -> str:
+def _parse_text(value: Json) -> str:
     if not isinstance(value, str):
         raise ValueError
     return value
 
 
-def _list(value: Json) -> list[Json]:
+def _parse_list(value: Json) -> list[Json]:
     """A list, which is missing when it is empty."""
     return [] if value is None else json_list(value)
 
@@ -207,20 +213,20 @@ class _Reader:
 
     def read(self) -> Checkpoint:
         self._budget.hold(self._archive.nbytes)
-        self._model = model_of(self._document(), self._budget)
+        self._model = model_of(self._read_document(), self._budget)
         self._tensors = [self._tensor(i, row) for i, row in enumerate(self._model.tensors)]
-        self._attributes = self._pickled()
+        self._attributes = self._read_attributes()
         root = self._module(self._model.main, ())
-        flat = flatten(root, self._limits, self._budget)
-        flat.tensors = Chain(map(self._told, flat.tensors))
+        flat = flatten_tree(root, self._limits, self._budget)
+        flat.tensors = Chain(map(self._with_role, flat.tensors))
         flat.containers = [row._replace(is_module=not row.path) for row in flat.containers]
         held: Dict | None = None
         constants: list[Node] = [ref for i, ref in enumerate(self._tensors) if i not in self._used]
         if constants:
             held = Dict()
             held.set(["constants"], [constants])
-            flat.tensors.extend(flatten(held, self._limits, self._budget).tensors)
-        result = checkpoint(
+            flat.tensors.extend(flatten_tree(held, self._limits, self._budget).tensors)
+        result = make_checkpoint(
             self._probe.path,
             FORMAT.name,
             FORMAT.traits,
@@ -235,7 +241,7 @@ class _Reader:
         devices = code_of(self._archive, self._limits, self._budget).devices
         return replace(result, code_devices=tuple(devices), beside=held)
 
-    def _document(self) -> bytes:
+    def _read_document(self) -> bytes:
         record = self._archive.find("model.json")
         assert record is not None
         if record.size > self._limits.index_bytes:
@@ -246,7 +252,7 @@ class _Reader:
         record = self._archive.find(row.record)
         if record is None:
             raise UnreadableError(f"tensor {index:,} of model.json has no record {show(row.record, 80)}")
-        storage = self._storage(row, record)
+        storage = self._record_storage(row, record)
         if storage.dtype is not row.dtype:
             raise UnreadableError(f"record {show(row.record, 80)} is used with two dtypes")
         ref = tensor_ref(storage, row.dtype, row.shape, row.stride, row.offset, row.requires_grad)
@@ -255,7 +261,7 @@ class _Reader:
             raise UnreadableError(f"tensor {index:,} of model.json {needs}")
         return ref
 
-    def _storage(self, row: Row, record: Record) -> Storage:
+    def _record_storage(self, row: Row, record: Record) -> Storage:
         """The bytes of a record. The first tensor that names it decides its device, as in a file of torch.save."""
         id = f"{self._contents.mark}{row.record.removeprefix('tensors/')}"
         storage = self._contents.storages.get(id)
@@ -265,7 +271,7 @@ class _Reader:
             self._contents.storages[id] = storage
         return storage
 
-    def _pickled(self) -> tuple[Node, ...]:
+    def _read_attributes(self) -> tuple[Node, ...]:
         """The values of the attributes, with the tensors that they name by number. Torch 1.0 has none."""
         record = self._archive.find("attributes.pkl")
         if record is None:
@@ -273,11 +279,11 @@ class _Reader:
         pickle = run(
             self._archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
         )
-        interpret(pickle, self._contents, self._limits, _no_storage, 0)
+        interpret_pickle(pickle, self._contents, self._limits, _no_storage, 0)
         tensors: dict[int, Node] = {}
         for call in pickle.calls:
             if call.class_name in _BY_NUMBER:
-                tensors[id(call)] = self._numbered(call)
+                tensors[id(call)] = self._numbered_tensor(call)
         root = SwapBytes(lambda node: tensors.get(id(node)), _no_bytes).copy(pickle.root)
         if is_tuple(root):
             return root
@@ -285,7 +291,7 @@ class _Reader:
             return tuple(root)
         raise UnreadableError("damaged attributes.pkl: it does not hold a list")
 
-    def _numbered(self, call: Opaque) -> TensorRef:
+    def _numbered_tensor(self, call: Opaque) -> TensorRef:
         number = next(iter((*call.args, *call.states)), None)
         if type(number) is not int:
             raise UnreadableError(f"the tensor at byte {call.offset:,} of attributes.pkl has no number")
@@ -321,7 +327,7 @@ class _Reader:
             tree.set([inner.name], [self._module(inner, (*path, inner.name))])
         return tree
 
-    def _told(self, entry: Entry) -> Entry:
+    def _with_role(self, entry: Entry) -> Entry:
         role = self._roles.get(entry.path)
         return entry if role is None else entry._replace(kind=role, source="torchscript")
 

@@ -15,8 +15,15 @@ from ckpt.ext.torchscript.reader import PICKLES, ScriptOrigin, read_from
 from ckpt.formats.common.appended import end_before
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
-from ckpt.formats.common.layout import PlannedRecord, alignment_of, appended, bytes_record, copied, lay_out
-from ckpt.formats.common.writing import Draft, compare, compare_bytes, differs
+from ckpt.formats.common.layout import (
+    PlannedRecord,
+    alignment_of,
+    appended_records,
+    bytes_record,
+    copied_record,
+    lay_out,
+)
+from ckpt.formats.common.writing import Draft, compare, compare_bytes, difference_error
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.limits import Budget, Limits
@@ -79,10 +86,10 @@ def unfit(entry: Entry) -> str | None:
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The archive with the devices of a checkpoint, its records in their order. Raises CkptError."""
-    archive = _archive(checkpoint)
-    pickles = _pickles(checkpoint, archive, limits)
+    archive = _source_archive(checkpoint)
+    pickles = _retag_pickles(checkpoint, archive, limits)
     records = [
-        _record(archive, record, pickles.get(record.name.removeprefix(f"{archive.root}/")))
+        _plan_record(archive, record, pickles.get(record.name.removeprefix(f"{archive.root}/")))
         for record in sorted(archive.records.values(), key=lambda record: record.header)
     ]
     layout = lay_out(records, alignment_of(archive))
@@ -91,32 +98,32 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     """The changed pickles behind the archive, and the directory that makes them valid. Raises CkptError."""
-    archive = _archive(checkpoint)
-    records, directory, whole = appended(archive, _pickles(checkpoint, archive, limits), limits)
+    archive = _source_archive(checkpoint)
+    records, directory, whole = appended_records(archive, _retag_pickles(checkpoint, archive, limits), limits)
     compare(checkpoint, read_from(whole, checkpoint.path, limits))
     return records, directory
 
 
-def _archive(checkpoint: Checkpoint) -> Archive:
+def _source_archive(checkpoint: Checkpoint) -> Archive:
     if not isinstance(checkpoint.origin, ScriptOrigin):
         raise UnsupportedError("a TorchScript archive is not made of another file", path=checkpoint.path)
     return checkpoint.origin.archive
 
 
-def _pickles(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[str, bytes]:
+def _retag_pickles(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[str, bytes]:
     """The pickles with tensors, by their names, with the devices of the checkpoint. `data.pkl` is the first."""
-    tags = _tags(checkpoint, archive, limits)
+    tags = _changed_tags(checkpoint, archive, limits)
     budget = Budget(limits)
     pickles: dict[str, bytes] = {}
     for name in PICKLES:
         record = archive.find(name)
         if record is not None:
             data = archive.read_pickle(record, limits, budget)
-            pickles[name] = retag(data, partial(_moved, tags, name))
+            pickles[name] = retag_pickle(data, partial(_moved_text, tags, name))
     return pickles
 
 
-def _moved(tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: str) -> str:
+def _moved_text(tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: str) -> str:
     """Return the text that takes the place of a text.
 
     Devices in the bytecode are constants of its code, which stay.
@@ -126,25 +133,25 @@ def _moved(tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: str) ->
     return tags[use].get(text, text)
 
 
-def _tags(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[Use, dict[str, str]]:
+def _changed_tags(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[Use, dict[str, str]]:
     """Compare the checkpoint with its file. Return the new text for each old text, by use."""
     before = read_from(archive, checkpoint.path, limits)
     tags: dict[Use, dict[str, str]] = {"storage": {}, "device": {}, "text": {}}  # other texts stay
     new = {storage.id: storage.device for storage in checkpoint.storages}
     for storage in before.storages:
-        _note(tags["storage"], storage.device, new.get(storage.id, storage.device))
+        _note_tag(tags["storage"], storage.device, new.get(storage.id, storage.device))
     for old, value in zip(before.values, checkpoint.values, strict=True):
         if old.type == "torch.device":
-            _note(tags["device"], str(look(old.node).value), str(look(value.node).value))
+            _note_tag(tags["device"], str(look(old.node).value), str(look(value.node).value))
     return tags
 
 
-def _note(tags: dict[str, str], before: str | None, after: str | None) -> None:
+def _note_tag(tags: dict[str, str], before: str | None, after: str | None) -> None:
     if before is not None and after is not None and tags.setdefault(before, after) != after:
-        raise differs(f"{before} would become two devices")
+        raise difference_error(f"{before} would become two devices")
 
 
-def _record(archive: Archive, record: Record, pickle: bytes | None) -> PlannedRecord:
+def _plan_record(archive: Archive, record: Record, pickle: bytes | None) -> PlannedRecord:
     """A record of the result: a changed pickle, or the record as it is, deflated where it is deflated."""
     if pickle is not None:
         return bytes_record(record.name, pickle)
@@ -163,7 +170,7 @@ def _record(archive: Archive, record: Record, pickle: bytes | None) -> PlannedRe
             of=Storage(record.name, None, None, record.stored, place),
         )
     like = record.offset if record.size >= _LARGE else None
-    return copied(archive, record)._replace(like=like)
+    return copied_record(archive, record)._replace(like=like)
 
 
 Use: TypeAlias = Literal["storage", "device", "text"]
@@ -192,13 +199,13 @@ class _Token(NamedTuple):
     slot: int = -1
 
 
-def retag(data: bytes, moved: Moved) -> bytes:
+def retag_pickle(data: bytes, moved: Moved) -> bytes:
     """The pickle with its texts replaced as `moved` says. Raises UnsupportedError for one of another writer."""
-    tokens = _tokens(data)
+    tokens = _read_tokens(data)
     return _Retag(data, tokens, moved).run()
 
 
-def _tokens(data: bytes) -> list[_Token]:
+def _read_tokens(data: bytes) -> list[_Token]:
     tokens: list[_Token] = []
     position = 0
     while position < len(data):
@@ -233,7 +240,7 @@ class _Retag:
         self._data = data
         self._tokens = tokens
         self._moved = moved
-        self._uses = self._found()
+        self._uses = self._find_uses()
         self._next = max((token.slot for token in tokens), default=-1) + 1
 
     def run(self) -> bytes:
@@ -252,11 +259,11 @@ class _Retag:
             if token.code == BINUNICODE:
                 text = self._text(token)
                 new = self._moved(self._uses.get(index, "text"), text)
-                out.append(self._bytes(token) if new == text else _literal(new))
+                out.append(self._token_bytes(token) if new == text else _text_opcode(new))
                 if after.code in _PUTS:
                     was[after.slot] = text
                     place[after.slot] = {new: after.slot}
-                    out.append(self._bytes(after))
+                    out.append(self._token_bytes(after))
                     skip = True
             elif token.code in _GETS and token.slot in was:
                 text = was[token.slot]
@@ -265,17 +272,17 @@ class _Retag:
                 if slot is None:
                     slot = place[token.slot][new] = self._next
                     self._next += 1
-                    out += (_literal(new), _memo(BINPUT, LONG_BINPUT, slot))
+                    out += (_text_opcode(new), _memo_opcode(BINPUT, LONG_BINPUT, slot))
                 else:
                     same = slot == token.slot
-                    out.append(self._bytes(token) if same else _memo(BINGET, LONG_BINGET, slot))
+                    out.append(self._token_bytes(token) if same else _memo_opcode(BINGET, LONG_BINGET, slot))
             else:
                 if token.code in _PUTS:
                     was.pop(token.slot, None)
-                out.append(self._bytes(token))
+                out.append(self._token_bytes(token))
         return b"".join(out) + self._data[end:]
 
-    def _found(self) -> dict[int, Use]:
+    def _find_uses(self) -> dict[int, Use]:
         """The tokens that give the location of a storage or the argument of `torch.device`."""
         uses: dict[int, Use] = {}
         devices: set[int] = set()
@@ -285,7 +292,7 @@ class _Retag:
                 slot = self._tokens[index + 1].slot
                 (devices.add if self._is_device(token) else devices.discard)(slot)
             elif token.code == BINPERSID:
-                location = self._location(index)
+                location = self._location_token(index)
                 if location is None:
                     where = f"the storage at byte {token.begin:,} of a pickle"
                     raise UnsupportedError(f"{where} is not written as torch.jit.save writes it")
@@ -303,7 +310,7 @@ class _Retag:
                     uses[text] = "device"
         return uses
 
-    def _location(self, index: int) -> int | None:
+    def _location_token(self, index: int) -> int | None:
         """The token of the location in `('storage', class, key, location, size)`; torch 1.4 has a None at its end."""
         token = index - 1
         if token < 0 or self._tokens[token].code != TUPLE:
@@ -331,14 +338,14 @@ class _Retag:
     def _text(self, token: _Token) -> str:
         return self._data[token.begin + 5 : token.end].decode("utf-8", "surrogatepass")
 
-    def _bytes(self, token: _Token) -> bytes:
+    def _token_bytes(self, token: _Token) -> bytes:
         return self._data[token.begin : token.end]
 
 
-def _literal(text: str) -> bytes:
+def _text_opcode(text: str) -> bytes:
     data = text.encode("utf-8", "surrogatepass")
     return pack("<BI", BINUNICODE, len(data)) + data
 
 
-def _memo(short: int, long: int, slot: int) -> bytes:
+def _memo_opcode(short: int, long: int, slot: int) -> bytes:
     return pack("<BB", short, slot) if slot < 256 else pack("<BI", long, slot)

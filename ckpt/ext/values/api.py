@@ -10,9 +10,9 @@ from ckpt.ext.values.assignments import HOW, Assignment, node_of
 from ckpt.ext.values.edit import set_values
 from ckpt.model.errors import UsageError
 from ckpt.model.text import show
-from ckpt.surface.api.keywords import Texts, texts
+from ckpt.surface.api.keywords import Texts, keyword_texts
 from ckpt.surface.api.opening import Input, path_of
-from ckpt.surface.api.rewriting import rewrite
+from ckpt.surface.api.rewriting import rewrite_checkpoint
 from ckpt.surface.api.writing import options_of
 
 if TYPE_CHECKING:
@@ -41,14 +41,16 @@ def set(
         if not isinstance(name, str):
             raise UsageError(f"{show(str(name), 80)}: a name is text")
         assignments.append(Assignment(name, node=node_of(name, value)))
-    return assign(source, assignments, texts(delete), **writing)
+    return assign_values(source, assignments, keyword_texts(delete), **writing)
 
 
-def assign(
+def assign_values(
     source: Input, assignments: Sequence[Assignment], deleted: Sequence[str], **writing: Unpack[Writing]
 ) -> RewriteReport:
     """Make the assignments and deletions in a checkpoint, and write it. Raises CkptError."""
     if not assignments and not deleted:
         raise UsageError("what to set?", path=path_of(source), hint=HOW)
     options = options_of(writing, source, "set")
-    return rewrite(source, lambda survey, limits: set_values(survey, assignments, deleted, limits), options)
+    return rewrite_checkpoint(
+        source, lambda survey, limits: set_values(survey, assignments, deleted, limits), options
+    )

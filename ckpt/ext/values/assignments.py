@@ -86,17 +86,19 @@ def typed_node(name: str, text: str, old: Node) -> Node:
             raise UsageError(f"{label} is a bool, and {show(text, 40)} is none", hint="true or false")
         return value
     if kind is int:
-        return _number(label, text, int, "int")
+        return _parse_number(label, text, int, "int")
     if kind is float:
-        return _number(label, text, float, "float")
-    raise UsageError(f"{label} {_description(old)}", hint=f"{name}:=JSON replaces it")
+        return _parse_number(label, text, float, "float")
+    raise UsageError(f"{label} {_describe_value(old)}", hint=f"{name}:=JSON replaces it")
 
 
-def _number(label: str, text: str, read: type[int] | type[float], kind: str) -> Node:
+def _parse_number(label: str, text: str, read: type[int] | type[float], kind: str) -> Node:
     try:
         number = read(text)
     except ValueError:
-        raise UsageError(f"{label} is {_article(kind)} {kind}, and {show(text, 40)} is none") from None
+        raise UsageError(
+            f"{label} is {_indefinite_article(kind)} {kind}, and {show(text, 40)} is none"
+        ) from None
     if (
         isinstance(number, float)
         and not isfinite(number)
@@ -106,11 +108,11 @@ def _number(label: str, text: str, read: type[int] | type[float], kind: str) -> 
     return number
 
 
-def _article(word: str) -> str:
+def _indefinite_article(word: str) -> str:
     return "an" if word[0] in "aeiou" else "a"
 
 
-def _description(old: Node) -> str:
+def _describe_value(old: Node) -> str:
     """Say what a value is that has no form as a word."""
     if old is None:
         return "is None, which has no type"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ckpt.commands.rewriting.report import RewriteReport
-from ckpt.ext.values.api import assign
+from ckpt.ext.values.api import assign_values
 from ckpt.ext.values.assignments import parse_assignment
-from ckpt.surface.cli.results import rewrite, split_options
+from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(path: str, assignments: list[str], *, delete: list[str] | None, **keywords: Any) -> int:
@@ -25,6 +25,6 @@ def command(path: str, assignments: list[str], *, delete: list[str] | None, **ke
     options, own = split_options("set", [path], keywords)
 
     def write(source: str, **written: Any) -> RewriteReport:
-        return assign(source, given, delete or (), **own, **written)
+        return assign_values(source, given, delete or (), **own, **written)
 
-    return rewrite([path], write, options)
+    return rewrite_paths([path], write, options)

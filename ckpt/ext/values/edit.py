@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited, refuse_script
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint, refuse_script
 from ckpt.evidence.survey import Survey
 from ckpt.ext.values.assignments import Assignment
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.names import Path, names_above, nearest
+from ckpt.model.names import Path, names_above, nearest_names
 from ckpt.model.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.pickle.edit import Edit
-from ckpt.tree.find import METADATA, children, find, is_metadata, node_at
-from ckpt.tree.literals import brief
+from ckpt.tree.find import METADATA, children_of, find, is_metadata, node_at
+from ckpt.tree.literals import brief_text
 from ckpt.tree.view import look
 
 _SHOWN = 60
@@ -64,7 +64,7 @@ def set_values(
             target = _target_of(checkpoint, assignment, limits)
         held = _tensors_below(checkpoint, target)
         if tensor_of(target.node) is None and held and not target.is_new:
-            problem = f"{show(assignment.name, 80)} holds {plural(held, 'tensor')}"
+            problem = f"{show(assignment.name, 80)} holds {counted_noun(held, 'tensor')}"
             raise UsageError(
                 problem, path=checkpoint.path, hint=f"-d {show(assignment.name, 80)} deletes them"
             )
@@ -90,17 +90,17 @@ def set_values(
             edit.put(target, node)
             changes.append(_change_of(target, node))
     for name in deleted:
-        target = _found(checkpoint, name, limits)
+        target = _find_target(checkpoint, name, limits)
         expected[target.path] = _GONE
         edit.drop(target)
         changes.append(_removal_of(target, checkpoint))
     if not changes:
         return RewriteReport("set", checkpoint, checkpoint, nothing="these values are there already")
-    result = edited(checkpoint, edit.copy(checkpoint.root), limits)
-    _check(checkpoint, result, expected)
+    result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
+    _check_changes(checkpoint, result, expected)
     aside = [
         Leftover(name, "the same object as what was set, so it changed too")
-        for name in _others(checkpoint, result, expected)
+        for name in _other_changes(checkpoint, result, expected)
     ]
     return RewriteReport("set", checkpoint, result, tuple(changes), left_alone=tuple(aside))
 
@@ -130,12 +130,12 @@ def _target_of(checkpoint: Checkpoint, assignment: Assignment, limits: Limits) -
     """Return the target of an assignment. A name below a dict that lacks it is added where its type is given."""
     name = assignment.name
     if assignment.text is not None or find(checkpoint.root, name, limits):
-        return _found(checkpoint, name, limits)
+        return _find_target(checkpoint, name, limits)
     above, _, key = name.rpartition(".")
     matches = find(checkpoint.root, above, limits) if above else [((), checkpoint.root)]
     holders = {id(holder): (path, holder) for path, holder in _holders_in(matches)}
     if len(holders) != 1:
-        raise _unknown(checkpoint, name)
+        raise _unknown_name_error(checkpoint, name)
     path, holder = next(iter(holders.values()))
     return Target(name, (*path, key), None, Place(holder, "values", len(holder.keys)), is_new=True)
 
@@ -155,11 +155,11 @@ def _holders_in(matches: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Di
             yield path, holder.states[0]
 
 
-def _found(checkpoint: Checkpoint, name: str, limits: Limits) -> Target:
+def _find_target(checkpoint: Checkpoint, name: str, limits: Limits) -> Target:
     """Return the only place of a name. Raises UsageError, UnsupportedError."""
     matches = find(checkpoint.root, name, limits)
     if not matches:
-        raise _unknown(checkpoint, name)
+        raise _unknown_name_error(checkpoint, name)
     if len({id(node) for _, node in matches}) > 1 or len({path for path, _ in matches}) > 1:
         raise UsageError(f"{len(matches)} places are called {show(name, 80)}", path=checkpoint.path)
     path, node = matches[0]
@@ -193,9 +193,9 @@ def _places_in(holder: Node, step: str | int, node: Node) -> Iterator[Place]:
                     yield from _places_in(part, step, node)
 
 
-def _unknown(checkpoint: Checkpoint, name: str) -> UsageError:
+def _unknown_name_error(checkpoint: Checkpoint, name: str) -> UsageError:
     names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
-    alike = nearest(name, names)
+    alike = nearest_names(name, names)
     hint = f"did you mean {', '.join(alike)}?" if alike else None
     return UsageError(f"no value called {show(name, 80)}", path=checkpoint.path, hint=hint)
 
@@ -286,13 +286,13 @@ class _SetValues(Edit):
 
 
 def _change_of(target: Target, node: Node) -> Change:
-    before = None if target.is_new else brief(target.node, _SHOWN)
-    return Change("value", before, brief(node, _SHOWN), 1, "", name=target.name)
+    before = None if target.is_new else brief_text(target.node, _SHOWN)
+    return Change("value", before, brief_text(node, _SHOWN), 1, "", name=target.name)
 
 
 def _removal_of(target: Target, checkpoint: Checkpoint) -> Change:
     count = _tensors_below(checkpoint, target)
-    what = plural(count, "tensor") if count else brief(target.node, _SHOWN)
+    what = counted_noun(count, "tensor") if count else brief_text(target.node, _SHOWN)
     return Change("deleted", what, None, 1, "", name=target.name)
 
 
@@ -307,18 +307,18 @@ def _is_equal(node: Node, other: Node) -> bool:
     return type(node) is type(other) and type(node) in (bool, int, float, str, type(None)) and node == other
 
 
-def _check(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> None:
+def _check_changes(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> None:
     """Raise UnsupportedError unless each path leads to what was asked for."""
     moved = _moved_below(expected)
     for path, node in expected.items():
         if _is_below(path, moved):
             continue
         above = node_at(after.root, path[:-1]) if len(path) > 1 else after.root
-        there = dict(children(above))
+        there = dict(children_of(above))
         if node is _GONE:
             is_right = path[-1] not in there
         else:
-            is_right = path[-1] in there and _text(there[path[-1]]) == _text(node)  # type: ignore[arg-type]
+            is_right = path[-1] in there and _node_text(there[path[-1]]) == _node_text(node)  # type: ignore[arg-type]
         if not is_right:
             name = ".".join(map(str, path))
             raise UnsupportedError(f"{show(name, 80)} cannot be changed in this object", path=before.path)
@@ -334,15 +334,15 @@ def _is_below(path: Path, roots: Sequence[Path]) -> bool:
     return any(path[: len(root)] == root for root in roots)
 
 
-def _text(node: Node) -> tuple[str, str]:
-    return look(node).type, brief(node, 10_000)
+def _node_text(node: Node) -> tuple[str, str]:
+    return look(node).type, brief_text(node, 10_000)
 
 
-def _others(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> list[str]:
+def _other_changes(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> list[str]:
     """Return the names of the values that changed although nobody asked for it: other names of one object."""
     moved = _moved_below(expected)
-    old = {value.path: _state(value) for value in before.values}
-    new = {value.path: _state(value) for value in after.values}
+    old = {value.path: _value_state(value) for value in before.values}
+    new = {value.path: _value_state(value) for value in after.values}
     asked = list(expected)
     names: list[str] = []
     for path in [*old, *(path for path in new if path not in old)]:
@@ -359,5 +359,5 @@ def _others(before: Checkpoint, after: Checkpoint, expected: dict[Path, object])
     return names
 
 
-def _state(value: Value) -> tuple[str, str]:
-    return value.type, brief(value.node, 200)
+def _value_state(value: Value) -> tuple[str, str]:
+    return value.type, brief_text(value.node, 200)

@@ -13,9 +13,9 @@ from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import LossError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
-from ckpt.surface.api.keywords import Path, Texts, doubts, text_only, texts
+from ckpt.surface.api.keywords import Path, Texts, doubt_lines, keyword_texts, text_only
 from ckpt.surface.api.opening import Input, at_hand, path_of
-from ckpt.surface.api.rewriting import Open, Talk, rewrite
+from ckpt.surface.api.rewriting import Open, Talk, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
 from ckpt.surface.api.writing import options_of
 
@@ -82,11 +82,11 @@ def warmstart(
         raise UsageError("--into and --into-model exclude each other")
     if print_code and recipe is not None:
         raise UsageError("--print-code prints no recipe", hint="ckpt convert --recipe writes PRETRAINED anew")
-    if into_model is None and (texts(arg) or init):
+    if into_model is None and (keyword_texts(arg) or init):
         raise UsageError(f"--{'init' if init else 'arg'} goes with --into-model FILE.py:FACTORY")
     request = Options(
         way,
-        [substitution(text).apply for text in texts(sub)],
+        [substitution(text).apply for text in keyword_texts(sub)],
         None if recipe is not None else section,  # what a recipe makes is the model alone
         into_section,
         align=align,
@@ -102,12 +102,12 @@ def warmstart(
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))
     if into_model is not None:
-        options = options._replace(open=_built(into_model, texts(arg), init=init))
+        options = options._replace(open=_state_opener(into_model, keyword_texts(arg), init=init))
         if options.out is not None and not os.path.isdir(options.out):
             options = options._replace(format=save.format_for(options.out, None, endings=save.ENDINGS))
     talk = Talk(options.tell)
     with at_hand(pretrained, options.limits, plugins=options.plugins) as given:
-        for line in doubts(given.checkpoint):
+        for line in doubt_lines(given.checkpoint):
             talk(line)
         code: list[str] = []
         weights = given.survey
@@ -122,16 +122,18 @@ def warmstart(
                 done = resizing.fitted(weights, survey, limits, request, resized, fill)
                 report = resizing.said(job(done.survey, survey, limits, request), done)
             if print_code and report.coverage is not None:
-                code.extend(_code(report.coverage, weights, survey, request, options.limits))
+                code.extend(_python_lines(report.coverage, weights, survey, request, options.limits))
             return report
 
-        report = rewrite(into_model or into or "", make, options)
+        report = rewrite_checkpoint(into_model or into or "", make, options)
     if check and report.coverage is not None and report.coverage.refusal:
-        raise LossError(report.coverage.refusal, path=report.source.path, hint=_hint(report.coverage.way))
+        raise LossError(
+            report.coverage.refusal, path=report.source.path, hint=_options_hint(report.coverage.way)
+        )
     return report._replace(code=tuple(code), warnings=(*talk.lines, *report.warnings))
 
 
-def _built(into_model: str, arguments: list[str], *, init: bool) -> Open:
+def _state_opener(into_model: str, arguments: list[str], *, init: bool) -> Open:
     """Return the way to open the state of the model that a factory builds."""
 
     def build_state(path: str, partial: bool) -> Checkpoint:
@@ -143,7 +145,9 @@ def _built(into_model: str, arguments: list[str], *, init: bool) -> Open:
     return build_state
 
 
-def _code(coverage: Coverage, given: Survey, wanted: Survey, request: Options, limits: Limits) -> list[str]:
+def _python_lines(
+    coverage: Coverage, given: Survey, wanted: Survey, request: Options, limits: Limits
+) -> list[str]:
     """The lines of Python that load the same. Raises UnsupportedError with the command that leads around."""
     from ckpt.ext.warmstart.code import code_lines
     from ckpt.surface.api.advice import advise
@@ -156,6 +160,6 @@ def _code(coverage: Coverage, given: Survey, wanted: Survey, request: Options, l
         raise
 
 
-def _hint(way: Sequence[str] | None) -> str | None:
+def _options_hint(way: Sequence[str] | None) -> str | None:
     """The options with which more is loaded, as text, or None."""
     return " ".join(way) or None if way is not None else None

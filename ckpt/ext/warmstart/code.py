@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ckpt.bytes.location import beside
+from ckpt.bytes.location import path_beside
 from ckpt.commands.rewriting.report import LOADED, Coverage, Pairing
-from ckpt.evidence.loading import literal, load_of
+from ckpt.evidence.loading import load_of, string_literal
 from ckpt.evidence.mapping import begin_pattern
 from ckpt.evidence.survey import Survey
 from ckpt.ext.warmstart.warmstart import Options
 from ckpt.model.errors import UnsupportedError
-from ckpt.model.text import percent, plural, show
+from ckpt.model.text import counted_noun, percent_text, show
 
 Pairs = Mapping[str, str]
 """Name in the model -> name in the pretrained state dict."""
@@ -38,7 +38,7 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
             f"no line of Python loads it: {load.reason}", path=given.path, way=("weights",)
         )
     if _FILLS in load.expression:
-        out = beside(given.path, ".slim", (".pth",), other=False)
+        out = path_beside(given.path, ".slim", (".pth",), other=False)
         raise UnsupportedError(
             "no line of Python loads it: torch fills a state dict that has its names already",
             path=given.path,
@@ -56,10 +56,13 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
     whole = dict(names(row) for row in rows if row.rows is None and row.status != "sliced")
     shapes = {theirs.relative(entry.name): tuple(entry.tensor.shape) for entry in theirs.entries}
     own = {mine.relative(entry.name): tuple(entry.tensor.shape) for entry in mine.entries}
-    rules = next((rules for rules in _rules(coverage) if _renamed(rules, shapes, own) == whole), None)
+    rules = next(
+        (rules for rules in _substitution_rules(coverage) if _rename_by_rules(rules, shapes, own) == whole),
+        None,
+    )
     modules = {"torch", *re.findall(_MODULES, expression)} | ({"re"} if rules else set())
     some, number = coverage.tensors
-    what = f"{some:,} of {plural(number, 'tensor')}, {percent(*coverage.elements)} of the model"
+    what = f"{some:,} of {counted_noun(number, 'tensor')}, {percent_text(*coverage.elements)} of the model"
     note = f"  # {show(load.note, 200)}" if load.note else ""
     return [
         *(f"import {module}" for module in sorted(modules)),
@@ -68,13 +71,13 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
         f"state = {expression}{note}",
         "own = model.state_dict()",
         *(_by_name(whole) if rules is None else _by_rules(rules)),
-        *(line for row in rows for line in _part(row, *names(row))),
+        *(line for row in rows for line in _part_lines(row, *names(row))),
         f"# {what}",
         "print(model.load_state_dict(chosen, strict=False))",
     ]
 
 
-def _rules(coverage: Coverage) -> Iterator[list[tuple[str, str]]]:
+def _substitution_rules(coverage: Coverage) -> Iterator[list[tuple[str, str]]]:
     """Yield substitutions that may give each tensor its new name."""
     words = [rename.pattern for rename in coverage.renames if rename.kind == "words"]
     first, second = coverage.aligned
@@ -84,7 +87,7 @@ def _rules(coverage: Coverage) -> Iterator[list[tuple[str, str]]]:
         yield [begin_pattern(first, ""), *words, begin_pattern("", second)]
 
 
-def _renamed(
+def _rename_by_rules(
     rules: Sequence[tuple[str, str]],
     shapes: Mapping[str, tuple[int, ...]],
     own: Mapping[str, tuple[int, ...]],
@@ -104,25 +107,27 @@ def _renamed(
 
 def _by_rules(rules: Sequence[tuple[str, str]]) -> list[str]:
     lines = ["chosen = {}", "for name, value in state.items():"]
-    lines += [f"    name = re.sub({_raw(pattern)}, {_raw(text)}, name)" for pattern, text in rules]
+    lines += [
+        f"    name = re.sub({_raw_literal(pattern)}, {_raw_literal(text)}, name)" for pattern, text in rules
+    ]
     return [*lines, "    if name in own and own[name].shape == value.shape:", "        chosen[name] = value"]
 
 
-def _raw(text: str) -> str:
+def _raw_literal(text: str) -> str:
     """A literal of a regular expression, raw where that is the same text."""
     is_raw = text.isascii() and text.isprintable() and '"' not in text and not text.endswith("\\")
-    return f'r"{text}"' if is_raw and "\\" in text else literal(text)
+    return f'r"{text}"' if is_raw and "\\" in text else string_literal(text)
 
 
 def _by_name(pairs: Pairs) -> list[str]:
-    rows = [f"    {literal(own)}: {literal(name)}," for own, name in pairs.items()]
+    rows = [f"    {string_literal(own)}: {string_literal(name)}," for own, name in pairs.items()]
     return ["names = {", *rows, "}", "chosen = {own_name: state[name] for own_name, name in names.items()}"]
 
 
-def _part(row: Pairing, own: str, name: str) -> list[str]:
+def _part_lines(row: Pairing, own: str, name: str) -> list[str]:
     """The lines for a tensor of which a part is loaded, or that is loaded from a part."""
     assert row.target is not None and row.source is not None
-    mine, other = literal(own), literal(name)
+    mine, other = string_literal(own), string_literal(name)
     if row.status == "sliced":
         sizes = zip(row.target.tensor.shape, row.source.tensor.shape, strict=True)
         block = ", ".join(f":{min(pair)}" for pair in sizes)

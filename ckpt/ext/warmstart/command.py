@@ -8,11 +8,11 @@ from typing import Any
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.ext.warmstart.api import warmstart
 from ckpt.model.errors import UsageError
-from ckpt.model.text import pasted, pasted_path, show, show_literal
+from ckpt.model.text import pasted_path, shell_word, show, show_literal
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import documented, opened, refuse_factory
+from ckpt.surface.cli.inputs import documenting_errors, opened, refuse_factory
 from ckpt.surface.cli.options import typed_options
-from ckpt.surface.cli.results import reporting, rewrite, split_options
+from ckpt.surface.cli.results import report_writer, rewrite_paths, split_options
 
 
 def command(
@@ -56,25 +56,25 @@ def command(
             for line in done.code:
                 output.write_text(line)
         else:
-            reporting(options)(done)
+            report_writer(options)(done)
         plan = done.coverage
         if plan is not None and plan.refusal:
-            command = None if plan.way is None else _again(pretrained, asked, plan.way)
+            command = None if plan.way is None else _command_with_options(pretrained, asked, plan.way)
             text = f"{show(done.source.path, None)}: {show_literal(plan.refusal)}: nothing was written"
-            output.talk(f"ckpt: {text}", command)
+            output.write_talk(f"ckpt: {text}", command)
 
-    with documented(pretrained, "ckpt.rewrite" if options.json else None):
+    with documenting_errors(pretrained, "ckpt.rewrite" if options.json else None):
         source = opened(pretrained, options.places.limits, tell=False)
     with source as given:
-        return rewrite([into_model or into or ""], write, options, report=report)
+        return rewrite_paths([into_model or into or ""], write, options, report=report)
 
 
-def _again(pretrained: str, asked: dict[str, Any], way: Sequence[str]) -> str | None:
+def _command_with_options(pretrained: str, asked: dict[str, Any], way: Sequence[str]) -> str | None:
     """The command as it was typed, with further options, to paste, or None where no shell takes it."""
     words = typed_options("warmstart", asked)
     out = words.index("-o") if "-o" in words else len(words)
     path = pasted_path(pretrained)
-    rest = [pasted(word) for word in (*words[:out], *way, *words[out:])]
+    rest = [shell_word(word) for word in (*words[:out], *way, *words[out:])]
     if path is None or None in rest:
         return None
     return " ".join(["ckpt warmstart", path, *(word for word in rest if word is not None)])

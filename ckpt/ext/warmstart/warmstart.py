@@ -19,18 +19,18 @@ from ckpt.commands.rewriting.report import (
     Leftover,
     Pairing,
     RewriteReport,
-    edited,
+    edited_checkpoint,
     head_of,
     refuse_script,
     rest_of,
     with_ties,
 )
 from ckpt.commands.rewriting.sets import refuse_incomplete
-from ckpt.elements.blocks import elements, memory_order, permuted, same_bytes
+from ckpt.elements.blocks import elements, memory_order, permute_dims, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.elements.computed import Overlaid, place_of
 from ckpt.evidence.adapters import piece_of, scales_of
-from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
+from ckpt.evidence.alignment import Alignment, Paired, in_turn, pair_tensors
 from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
@@ -38,14 +38,14 @@ from ckpt.evidence.weights import refuse_emptied
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.names import Path, dotted
+from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.model.places import Place
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrapped
-from ckpt.model.text import and_more, folded, plural, show
-from ckpt.tree.find import children, node_at
-from ckpt.tree.literals import brief
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrap_dtensor
+from ckpt.model.text import and_more, counted_noun, show, show_folded_names
+from ckpt.tree.find import children_of, node_at
+from ckpt.tree.literals import brief_text
 
 LEAST = 0.1
 """The share of the target's elements below which a warm start is refused, unless it was asked for."""
@@ -86,14 +86,14 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     """
     options = options or Options()
     source = wanted.checkpoint
-    given, wanted, coverage = _planned(given, wanted, limits, options)
+    given, wanted, coverage = _plan_sides(given, wanted, limits, options)
     target = wanted.checkpoint
     mine = wanted.only_model(options.into_section, "--into-section")
     taken = coverage.of("loaded", "cast", "sliced")
     old = [] if options.keep_optimizer or target.traits.is_live else old_state(wanted, mine)
     result = target
     if taken or target.traits.is_live:
-        result = _result(target, taken, [row.path for row in old], limits)
+        result = _fill_target(target, taken, [row.path for row in old], limits)
     changes = [
         Change(
             kind,
@@ -110,7 +110,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
     if lost:
         text = (
-            f"{len(lost):,} of {plural(len(target.tensors), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} not in"
+            f"{len(lost):,} of {counted_noun(len(target.tensors), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} not in"
             " the result: load_state_dict takes it with strict=False only (--init writes all)"
         )
         absent = tuple(entry.name for entry in lost)
@@ -138,10 +138,10 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
 
 def coverage_of(given: Survey, wanted: Survey, limits: Limits, options: Options) -> Coverage:
     """The plan of a warm start. Raises UsageError as `warmstart` does."""
-    return _planned(given, wanted, limits, options)[2]
+    return _plan_sides(given, wanted, limits, options)[2]
 
 
-def _planned(
+def _plan_sides(
     given: Survey, wanted: Survey, limits: Limits, options: Options
 ) -> tuple[Survey, Survey, Coverage]:
     """Both sides, with the tensors that are tied, and the plan. Raises UsageError for tensors that may not differ in shape."""
@@ -153,7 +153,7 @@ def _planned(
     refuse_incomplete(wanted.checkpoint)
     refuse_emptied(given, theirs)
     refuse_emptied(wanted, mine)
-    coverage = _checked(_plan(given, theirs, wanted, mine, options), options)
+    coverage = _with_refusal(_plan_coverage(given, theirs, wanted, mine, options), options)
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:
         rows = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
@@ -164,34 +164,42 @@ def _planned(
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def _plan(source: Survey, theirs: Section, wished: Survey, mine: Section, options: Options) -> Coverage:
+def _plan_coverage(
+    source: Survey, theirs: Section, wished: Survey, mine: Section, options: Options
+) -> Coverage:
     pretrained, target = source.checkpoint, wished.checkpoint
     sides = (
         Alignment(theirs, pretrained.path, in_turn(options.rules), _is_saved),
         Alignment(mine, target.path, keep=_is_saved),
     )
     suggest = not options.rules
-    names = paired(*sides, align=options.align, suggest=suggest, by_shape=options.by_shape, layouts=True)
-    given, wanted = _entries(pretrained, names.one), _entries(target, names.two)
+    names = pair_tensors(
+        *sides, align=options.align, suggest=suggest, by_shape=options.by_shape, layouts=True
+    )
+    given, wanted = _entries_by_name(pretrained, names.one), _entries_by_name(target, names.two)
     joins = names.match.joins if options.fuse else {}
     cuts = names.match.cuts if options.split else {}
     rows = []
     for name, entry in wanted.items():
         partner = names.partners.get(name)
         if name in joins:
-            rows += _joined(name, entry, [given[part] for part in joins[name]], options)
+            rows += _fused_rows(name, entry, [given[part] for part in joins[name]], options)
         elif name in cuts:
-            rows += _cut(name, entry, given[cuts[name][0]], cuts[name][1], options)
+            rows += _split_rows(name, entry, given[cuts[name][0]], cuts[name][1], options)
         elif partner is None:
             rows.append(Pairing("missing", name, entry, None))
         else:
-            rows.append(_pairing(name, entry, given[partner], options, target.traits.is_live))
+            rows.append(_pair_tensor(name, entry, given[partner], options, target.traits.is_live))
     taken = set(names.partners.values())
     taken |= {part for parts in joins.values() for part in parts} | {whole for whole, _ in cuts.values()}
     rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in taken]
     rows, unscaled = _with_scales(rows, source, wished)
     rows = _with_ties(rows)
-    notes = [*_shared(rows), *_strength(rows), *(rename.note for rename in names.renames if rename.note)]
+    notes = [
+        *_shared_memory_notes(rows),
+        *_adapter_strength_notes(rows),
+        *(rename.note for rename in names.renames if rename.note),
+    ]
     head = head_of([row for row in rows if row.target is not None])
     if not options.count_sliced:
         rows = [
@@ -200,7 +208,7 @@ def _plan(source: Survey, theirs: Section, wished: Survey, mine: Section, option
         sliced = [row for row in rows if row.status == "sliced" and row.name in head]
         if sliced:
             notes.append(
-                f"{folded([row.name for row in sliced], 4)} is sliced from the last layer of another task "
+                f"{show_folded_names([row.name for row in sliced], 4)} is sliced from the last layer of another task "
                 "and does not count as loaded (--count-sliced counts it)."
             )
     coverage = Coverage(
@@ -211,14 +219,14 @@ def _plan(source: Survey, theirs: Section, wished: Survey, mine: Section, option
         names.renames,
         names.suggested,
         head,
-        layout=_layout(pretrained, names, rows),
+        layout=_layout_reason(pretrained, names, rows),
         unscaled=unscaled,
-        shift=_shift(names, sides) if options.align else None,
+        shift=_find_shift(names, sides) if options.align else None,
     )
-    return coverage._replace(ways=tuple(_ways(coverage, names, sides, options)))
+    return coverage._replace(ways=tuple(_better_ways(coverage, names, sides, options)))
 
 
-def _ways(
+def _better_ways(
     coverage: Coverage, names: Paired, sides: tuple[Alignment, Alignment], options: Options
 ) -> Iterator[tuple[str, ...]]:
     """Yield the options by which more would be loaded, the best first. Each was planned."""
@@ -227,33 +235,33 @@ def _ways(
     if options.align and names.match.cuts and not options.split:
         yield ("--split",)
     loaded = max(
-        coverage.elements[0], _met(names, sides)
+        coverage.elements[0], _count_met(names, sides)
     )  # a tensor of another dtype meets and is not loaded
     found: list[tuple[int, tuple[str, ...]]] = []
     if not options.align:
-        found.append((_met(paired(*sides, suggest=False, layouts=True), sides), ()))
+        found.append((_count_met(pair_tensors(*sides, suggest=False, layouts=True), sides), ()))
     for rename in coverage.suggested:
         renamed = sides[0].then(rename.rule)
-        other = paired(renamed, sides[1], suggest=False)
-        found.append((_met(other, (renamed, sides[1])), ("--sub", rename.substitution)))
+        other = pair_tensors(renamed, sides[1], suggest=False)
+        found.append((_count_met(other, (renamed, sides[1])), ("--sub", rename.substitution)))
     if options.align and not options.by_shape and 2 * coverage.elements[0] < coverage.elements[1]:
-        other = paired(*sides, suggest=False, by_shape=True, layouts=True)
-        found.append((_met(other, sides), ("--by-shape",)))
+        other = pair_tensors(*sides, suggest=False, by_shape=True, layouts=True)
+        found.append((_count_met(other, sides), ("--by-shape",)))
     yield from (way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded)
 
 
-def _shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
+def _find_shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
     """The modules that are probably counted from another number on."""
     return shift_of(sides[0].shapes_of(names.one), sides[1].shapes_of(names.two), names.partners)
 
 
-def _met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
+def _count_met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
     """The elements that meet, with equal shapes."""
     one, two = sides[0].shapes_of(names.one), sides[1].shapes_of(names.two)
     return sum(prod(two[name]) for name, other in names.partners.items() if one[other] == two[name])
 
 
-def _checked(coverage: Coverage, options: Options) -> Coverage:
+def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
     """The plan with the reason why nothing should be written, if there is one."""
     way = coverage.ways[0] if coverage.ways else None
     least = options.min_coverage
@@ -272,7 +280,7 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
     lost = _left_layers(coverage)
     if lost and least is None:
         why = (
-            f"PRETRAINED holds an adapter of {plural(lost, 'layer')}, which TARGET has no place for: what was trained would be left"
+            f"PRETRAINED holds an adapter of {counted_noun(lost, 'layer')}, which TARGET has no place for: what was trained would be left"
             " out; ckpt merge adds an adapter to its base"
         )
         return coverage._replace(refusal=why, way=("--min-coverage", "0") if coverage.of(*LOADED) else None)
@@ -302,7 +310,7 @@ def _left_layers(coverage: Coverage) -> int:
     )
 
 
-def _strength(rows: Sequence[Pairing]) -> Iterator[str]:
+def _adapter_strength_notes(rows: Sequence[Pairing]) -> Iterator[str]:
     """Yield the scale of an adapter that only one side keeps: the same tensors act stronger or weaker without it."""
     loaded = [
         (row, piece_of(row.source.name)) for row in rows if row.status in LOADED and row.source is not None
@@ -344,14 +352,14 @@ def _strength(rows: Sequence[Pairing]) -> Iterator[str]:
 # --- the layout of values ---------------------------------------------------------------------------------------------
 
 
-def _layout(pretrained: Checkpoint, names: Paired, rows: Sequence[Pairing]) -> str:
+def _layout_reason(pretrained: Checkpoint, names: Paired, rows: Sequence[Pairing]) -> str:
     """The reason why tensors of equal names and shapes hold other values than the target's code expects, or ``."""
     if names.match.layout:
         return names.match.layout
-    return _caffe(pretrained, rows) or _transposed(rows)
+    return _caffe_reason(pretrained, rows) or _transposed_reason(rows)
 
 
-def _caffe(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
+def _caffe_reason(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
     """The reason why the first convolution sees the channels of its image in reverse, or ``.
 
     Files of detectron2 say that Caffe2 wrote them; model zoos have `caffe` in the name of the file.
@@ -364,7 +372,7 @@ def _caffe(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
         or first.source.tensor.shape[1] != 3
     ):
         return ""
-    keys = {str(key): child for key, child in children(pretrained.root)}
+    keys = {str(key): child for key, child in children_of(pretrained.root)}
     author = keys.get("__author__")
     name = pretrained.path.replace("\\", "/").rpartition("/")[2].lower()
     if "caffe" in str(author).lower() or "matching_heuristics" in keys or "caffe" in name:
@@ -372,7 +380,7 @@ def _caffe(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
     return ""
 
 
-def _transposed(rows: Sequence[Pairing]) -> str:
+def _transposed_reason(rows: Sequence[Pairing]) -> str:
     """The reason why square matrices are probably transposed, or ``: their neighbours are, as Conv1D of GPT-2 keeps them."""
     turned: dict[str, str] = {}
     for row in rows:
@@ -396,17 +404,17 @@ def _transposed(rows: Sequence[Pairing]) -> str:
 # --- query, key and value ---------------------------------------------------------------------------------------------
 
 
-def _joined(name: str, target: Entry, parts: Sequence[Entry], options: Options) -> list[Pairing]:
+def _fused_rows(name: str, target: Entry, parts: Sequence[Entry], options: Options) -> list[Pairing]:
     """The rows of a tensor that holds query, key and value one after the other."""
     rows = [len_of(part) for part in parts]
-    if not _fits(target, sum(rows), parts):
+    if not _is_made_of_parts(target, sum(rows), parts):
         shapes = " + ".join(str(list(part.tensor.shape)) for part in parts)
         why = f"{shapes} → {list(target.tensor.shape)}"
         return [Pairing("kept", name, target, parts[0], why=why)]
     starts = [0, rows[0], rows[0] + rows[1]]
     return [
-        _third(
-            _pairing(name, _rows_of(target, start, count), part, options, is_live=True),
+        _with_rows(
+            _pair_tensor(name, _rows_of(target, start, count), part, options, is_live=True),
             "target",
             start,
             count,
@@ -415,17 +423,21 @@ def _joined(name: str, target: Entry, parts: Sequence[Entry], options: Options) 
     ]
 
 
-def _cut(name: str, target: Entry, whole: Entry, third: int, options: Options) -> list[Pairing]:
+def _split_rows(name: str, target: Entry, whole: Entry, third: int, options: Options) -> list[Pairing]:
     """The row of a tensor that is a third of another one."""
     count = len_of(target)
-    if not _fits(whole, 3 * count, [target] * 3):
+    if not _is_made_of_parts(whole, 3 * count, [target] * 3):
         why = f"a third of {list(whole.tensor.shape)} → {list(target.tensor.shape)}"
         return [Pairing("kept", name, target, whole, why=why)]
     part = _rows_of(whole, third * count, count)
-    return [_third(_pairing(name, target, part, options, is_live=True), "pretrained", third * count, count)]
+    return [
+        _with_rows(
+            _pair_tensor(name, target, part, options, is_live=True), "pretrained", third * count, count
+        )
+    ]
 
 
-def _third(row: Pairing, side: Literal["target", "pretrained"], start: int, count: int) -> Pairing:
+def _with_rows(row: Pairing, side: Literal["target", "pretrained"], start: int, count: int) -> Pairing:
     return row._replace(rows=(side, start, start + count))
 
 
@@ -434,7 +446,7 @@ def len_of(entry: Entry) -> int:
     return entry.tensor.shape[0] if entry.tensor.shape else 0
 
 
-def _fits(whole: Entry, rows: int, parts: Sequence[Entry]) -> bool:
+def _is_made_of_parts(whole: Entry, rows: int, parts: Sequence[Entry]) -> bool:
     """Tell whether the parts, one below the other, have the shape of the whole."""
     shapes = {part.tensor.shape[1:] for part in parts}
     strided = all(isinstance(entry.tensor, TensorRef) for entry in (whole, *parts))
@@ -458,16 +470,16 @@ def _is_saved(entry: Entry) -> bool:
     return entry.registered and entry.persistent
 
 
-def _entries(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry]:
+def _entries_by_name(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry]:
     found = {name: checkpoint.tensors[index] for name, index in indices.items()}
     for name, entry in found.items():
-        tensor = unwrapped(entry.tensor)
+        tensor = unwrap_dtensor(entry.tensor)
         if tensor is not entry.tensor:
             found[name] = entry._replace(tensor=tensor)
     return found
 
 
-def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
+def _pair_tensor(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
     """Decide what becomes of a tensor of the target that has a namesake."""
     mine, other = target.tensor, source.tensor
     for side, entry in (("the pretrained", source), ("the target's", target)):
@@ -502,11 +514,11 @@ def _with_ties(rows: list[Pairing]) -> list[Pairing]:
     loaded: dict[tuple[object, ...], Pairing] = {}
     for row in rows:
         if row.status in ("loaded", "cast", "sliced"):
-            loaded.setdefault(_memory(row), row)
+            loaded.setdefault(_target_memory(row), row)
     out = []
     for row in rows:
-        twin = loaded.get(_memory(row)) if row.status in ("missing", "kept") else None
-        if twin is not None and row.target is not None and _memory(row):
+        twin = loaded.get(_target_memory(row)) if row.status in ("missing", "kept") else None
+        if twin is not None and row.target is not None and _target_memory(row):
             why = f"tied to {twin.name}"
             row = row._replace(status="tied", copied=min(twin.copied, row.target.tensor.numel), why=why)
         out.append(row)
@@ -561,7 +573,7 @@ def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tupl
         row._replace(status="kept", copied=0, why=stays[number]) if number in stays else row
         for number, row in enumerate(rows)
     ]
-    texts = [f"{why}: {folded(names)}" for why, names in met.items()]
+    texts = [f"{why}: {show_folded_names(names)}" for why, names in met.items()]
     return kept, texts[0] if texts else ""
 
 
@@ -571,13 +583,13 @@ def _has_one_shape(row: Pairing) -> bool:
     return len({entry.tensor.shape if entry is not None else None for entry in sides}) == 1
 
 
-def _memory(row: Pairing) -> tuple[object, ...]:
+def _target_memory(row: Pairing) -> tuple[object, ...]:
     """The memory that a tensor of the target looks at: equal of those that are tied."""
     ref = row.target.tensor if row.target is not None else None
     return (ref.storage, ref.extent) if isinstance(ref, TensorRef) and ref.numel else ()
 
 
-def _shared(rows: Sequence[Pairing]) -> list[str]:
+def _shared_memory_notes(rows: Sequence[Pairing]) -> list[str]:
     """Tensors that share memory in the target and get values of their own: the last one wins, as in load_state_dict."""
     by_storage: dict[Storage, list[tuple[tuple[int, int], int]]] = {}
     for number, row in enumerate(rows):
@@ -608,7 +620,7 @@ def _same_values(one: Pairing, two: Pairing) -> bool:
         one.source is None
         or two.source is None
         or "sliced" in (one.status, two.status)
-        or _memory(one) != _memory(two)
+        or _target_memory(one) != _target_memory(two)
     ):
         return False
     first, second = one.source.tensor, two.source.tensor
@@ -620,15 +632,15 @@ def _same_values(one: Pairing, two: Pairing) -> bool:
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _content(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
+def _target_bytes(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
     """The bytes that a tensor of the target gets, in the order in which they lie there."""
     order = memory_order(mine)
     if row.status == "sliced":
-        return Overlaid(permuted(mine, order), permuted(other, order))
-    return place_of(permuted(other, order), mine.dtype)
+        return Overlaid(permute_dims(mine, order), permute_dims(other, order))
+    return place_of(permute_dims(other, order), mine.dtype)
 
 
-def _filling(taken: Sequence[Pairing]) -> Filling:
+def _make_filling(taken: Sequence[Pairing]) -> Filling:
     """The storages of the target that change."""
     filling = Filling()
     for row in taken:
@@ -637,15 +649,17 @@ def _filling(taken: Sequence[Pairing]) -> Filling:
         assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
         if mine.numel:  # a block is put over what is there by then
             base = filling.current(mine) if row.status == "sliced" else mine
-            filling.put(mine, _content(row, base, other))
+            filling.put(mine, _target_bytes(row, base, other))
     return filling
 
 
-def _result(target: Checkpoint, taken: Sequence[Pairing], gone: Sequence[Path], limits: Limits) -> Checkpoint:
-    filling = _filling(taken)
+def _fill_target(
+    target: Checkpoint, taken: Sequence[Pairing], gone: Sequence[Path], limits: Limits
+) -> Checkpoint:
+    filling = _make_filling(taken)
     if target.traits.is_live:
         return _from_live(target, filling, limits)
-    return edited(target, without_paths(filling.root_of(target), gone), limits)
+    return edited_checkpoint(target, without_paths(filling.root_of(target), gone), limits)
 
 
 # --- what belongs to the old weights ----------------------------------------------------------------------------------
@@ -701,7 +715,7 @@ def old_state(wanted: Survey, mine: Section) -> list[OldState]:
     for above in dict.fromkeys(levels):
         if any(row.path == above[: len(row.path)] for row in rows):
             continue
-        for key, child in children(node_at(root, above)):
+        for key, child in children_of(node_at(root, above)):
             path = (*above, key)
             if mine.path and path == mine.path[: len(path)]:
                 continue
@@ -710,10 +724,10 @@ def old_state(wanted: Survey, mine: Section) -> list[OldState]:
             is_number = is_number or (tensor_of(child) is not None and bool(mine.path))
             kind = _kind_of(key, child)
             if (name in _COUNTERS or name.startswith("best_")) and is_number:
-                rows.append(OldState(dotted(path), f"{brief(child, 40)}, of the old weights", path))
+                rows.append(OldState(dotted_name(path), f"{brief_text(child, 40)}, of the old weights", path))
             elif kind is not None:
                 inside = sum(part.tensors for part in parts if part.path[: len(path)] == path)
-                rows.append(OldState(dotted(path), _kind_text(kind, name, inside), path))
+                rows.append(OldState(dotted_name(path), _kind_text(kind, name, inside), path))
     covered = [row.path for row in rows]
     rest = [part for part in parts if not any(part.path[: len(path)] == path for path in covered)]
     return [
@@ -734,7 +748,7 @@ def _kind_of(key: object, node: Node) -> str | None:
 
 def _kind_text(kind: str, name: str, tensors: int) -> str:
     what = "of the old weights" if kind == name else f"{kind} of the old weights"
-    return f"{what}, {plural(tensors, 'tensor')}" if tensors else what
+    return f"{what}, {counted_noun(tensors, 'tensor')}" if tensors else what
 
 
 def without_paths(root: Node, gone: Sequence[Path]) -> Node:
@@ -776,4 +790,4 @@ def _from_live(target: Checkpoint, filling: Filling, limits: Limits) -> Checkpoi
         state.set([key], [node])
     for each in old.states:
         state.build(each)
-    return edited(target, state, limits, traits=target.traits._replace(is_live=False))
+    return edited_checkpoint(target, state, limits, traits=target.traits._replace(is_live=False))

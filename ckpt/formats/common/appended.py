@@ -75,7 +75,7 @@ def _appended_at(archive: Archive) -> int | None:
 
 def _last_whole(source: Source, limits: Limits) -> int | None:
     tried = 0
-    for end in _ends(source):
+    for end in _possible_ends(source):
         if end < source.size and not _is_another(source, end):
             if _is_whole(source, end, limits):
                 return end
@@ -85,7 +85,7 @@ def _last_whole(source: Source, limits: Limits) -> int | None:
     return None
 
 
-def _ends(source: Source) -> Iterator[int]:
+def _possible_ends(source: Source) -> Iterator[int]:
     """Yield the offsets where an archive may end, from the back: after end records that fit the file."""
     looked_at = 0
     high = source.size

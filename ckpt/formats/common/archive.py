@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from ckpt.bytes.source import Source, grounded, inflate
+from ckpt.bytes.source import Source, inflate_exactly, underlying_file
 from ckpt.formats.common.directory import (
     ReadAlike,
     Record,
@@ -41,7 +41,7 @@ from ckpt.model.errors import CutOffError, DamagedDataError, LimitError, Unreada
 from ckpt.model.limits import RECORD_BYTES, Budget, Limits
 from ckpt.model.names import LazyPattern
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural, show, size_text
+from ckpt.model.text import counted_noun, show, size_text
 
 _WINDOW = 4096
 """Bytes that torch reads at once when it looks for the end record; two windows overlap by three."""
@@ -97,7 +97,7 @@ class Archive(NamedTuple):
             raise LimitError(f"{what} has {record.size:,} bytes", limit_name, limit)
         data = self.source.read(record.offset, record.stored)
         if record.deflated:
-            data = inflate(data, record.size, what)
+            data = inflate_exactly(data, record.size, what)
         if not self.is_partial and record.crc is not None and crc32(data) != record.crc:
             raise DamagedDataError(f"{what} is damaged: its bytes do not match the recorded checksum")
         return data
@@ -131,7 +131,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     directory = source.read(offset, size)
     check_other_names(directory)
     headers = source
-    if grounded(source, 0)[0].far is not None:
+    if underlying_file(source, 0)[0].far is not None:
         from ckpt.formats.common.columns import (
             foreseen,  # here: only what lies on another machine pays for it
         )
@@ -161,7 +161,9 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             root = holding[0].partition("/")[0]
             outside = sum(not name.startswith(f"{root}/") for name in names)
             if outside:
-                text = f"{plural(outside, 'record')} outside {show(root, 40)}/: torch refuses the archive"
+                text = (
+                    f"{counted_noun(outside, 'record')} outside {show(root, 40)}/: torch refuses the archive"
+                )
                 notices.append(Notice("container", text))
         elif len(holding) > 1:
             raise UnreadableError(

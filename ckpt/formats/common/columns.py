@@ -13,7 +13,7 @@ from itertools import repeat
 from operator import add, sub
 
 from ckpt.bytes.far import Far
-from ckpt.bytes.source import BaseSource, Source, grounded
+from ckpt.bytes.source import BaseSource, Source, underlying_file
 from ckpt.formats.common.directory import FOLDER, REFUSED_FLAGS, Records, data_offset
 from ckpt.formats.common.zip_layout import (
     CENTRAL,
@@ -26,9 +26,9 @@ from ckpt.formats.common.zip_layout import (
     MARK32,
     LocalHeader,
     central_header,
-    zip64,
+    read_zip64,
 )
-from ckpt.model.columns import field, unpacked
+from ckpt.model.columns import field_bytes, unpack_numbers
 from ckpt.model.errors import UnreadableError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
@@ -43,13 +43,13 @@ def read_alike(
     records: Records, source: Source, data: bytes, position: int, most: int, directory: int
 ) -> tuple[int, int]:
     """See `directory.ReadAlike`."""
-    run, stride = _run(data, position, most)
+    run, stride = _find_run(data, position, most)
     if run >= _LEAST and _add_run(records, source, data[position : position + run * stride], run, directory):
         return position + run * stride, 0
     return position, max(run, 1)
 
 
-def _run(data: bytes, position: int, most: int) -> tuple[int, int]:
+def _find_run(data: bytes, position: int, most: int) -> tuple[int, int]:
     """Return (the number of headers that follow an offset and are alike, the bytes of each).
 
     They have the signature and the lengths of the first.
@@ -60,13 +60,13 @@ def _run(data: bytes, position: int, most: int) -> tuple[int, int]:
     # Few are compared first, then twice as many: headers that differ soon cost no more than they hold.
     run, tried = 0, min(most, _FIRST)
     while True:
-        run += _like(data, position + run * stride, tried - run, stride, lengths)
+        run += _count_alike(data, position + run * stride, tried - run, stride, lengths)
         if run < tried or tried == most:
             return run, stride
         tried = min(2 * tried, most)
 
 
-def _like(data: bytes, position: int, most: int, stride: int, lengths: bytes) -> int:
+def _count_alike(data: bytes, position: int, most: int, stride: int, lengths: bytes) -> int:
     """Count the headers from an offset on that have the signature and these lengths, up to `most`."""
     span = data[position : position + most * stride]
     for offset, wanted in (*enumerate(CENTRAL_MAGIC), *enumerate(lengths, CENTRAL_AT["names"])):
@@ -78,7 +78,7 @@ def _like(data: bytes, position: int, most: int, stride: int, lengths: bytes) ->
 
 def _has_mark(fields: bytes) -> bool:
     """Tell whether one of these fields of four bytes says that zip64 holds the number."""
-    return 0xFF in fields[3::4] and MARK32 in unpacked("I", fields)
+    return 0xFF in fields[3::4] and MARK32 in unpack_numbers("I", fields)
 
 
 def _add_run(records: Records, source: Source, data: bytes, run: int, directory: int) -> bool:
@@ -88,8 +88,12 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     assert first is not None
     length, extras = first.names, first.extras
     begin, width = CENTRAL.size, LOCAL.size + length
-    flags, methods, disks = (field(data, CENTRAL_AT[name], 2, stride) for name in ("flags", "method", "disk"))
-    stored, full, starts = (field(data, CENTRAL_AT[name], 4, stride) for name in ("stored", "full", "header"))
+    flags, methods, disks = (
+        field_bytes(data, CENTRAL_AT[name], 2, stride) for name in ("flags", "method", "disk")
+    )
+    stored, full, starts = (
+        field_bytes(data, CENTRAL_AT[name], 4, stride) for name in ("stored", "full", "header")
+    )
     if disks.strip(b"\0") or methods.strip(b"\0") or stored != full or _has_mark(full) or directory < width:
         return False
     for position, refused in enumerate(REFUSED_FLAGS.to_bytes(2, "little")):
@@ -97,7 +101,7 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
             return False
     if any(mark & FOLDER for mark in set(data[CENTRAL_AT["attributes"] :: stride])):
         return False
-    headers = array("Q", unpacked("I", starts))
+    headers = array("Q", unpack_numbers("I", starts))
     if _has_mark(starts):
         # Beyond 4 GiB: one field of zip64 with the offset alone, which all of them have.
         extra = begin + length
@@ -107,10 +111,10 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
             data[extra + byte :: stride].strip(bytes((wanted,))) for byte, wanted in ((1, 0), (2, 8), (3, 0))
         ):
             return False
-        starts = field(data, extra + 4, 8, stride)
+        starts = field_bytes(data, extra + 4, 8, stride)
         if not starts[7::8].isascii():  # 2**63 and more
             return False
-        headers = unpacked("Q", starts)
+        headers = unpack_numbers("Q", starts)
     letters = [data[begin + index :: stride] for index in range(length)]
     joined = bytearray(run * (length + 1))
     for position, column in enumerate(letters):
@@ -130,21 +134,21 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     if any(local[position::width].strip(bytes((wanted,))) for position, wanted in usual):
         return False
     for name in ("stored", "full"):
-        here = field(local, LOCAL_AT[name], 4, width)
+        here = field_bytes(local, LOCAL_AT[name], 4, width)
         if here == stored:
             continue
         # With a data descriptor (bit 3) the sizes follow the data, and 0 is here.
         if here.strip(b"\0") or not all(flag & HAS_DESCRIPTOR for flag in set(flags[::2])):
-            rows = zip(unpacked("I", here), unpacked("I", stored), flags[::2], strict=True)
+            rows = zip(unpack_numbers("I", here), unpack_numbers("I", stored), flags[::2], strict=True)
             if any(
                 recorded != real and (recorded or not flag & HAS_DESCRIPTOR) for recorded, real, flag in rows
             ):
                 return False
     if any(local[LOCAL.size + index :: width] != column for index, column in enumerate(letters)):
         return False
-    extras_here = unpacked("H", field(local, LOCAL_AT["extras"], 2, width))
+    extras_here = unpack_numbers("H", field_bytes(local, LOCAL_AT["extras"], 2, width))
     offsets = array("Q", map(add, map(add, headers, repeat(width)), extras_here))
-    sizes = array("Q", unpacked("I", stored))
+    sizes = array("Q", unpack_numbers("I", stored))
     if max(map(add, offsets, sizes)) > directory:
         return False
     records.names += names
@@ -152,9 +156,9 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     records.stored += sizes
     records.sizes += sizes
     records.headers += headers
-    records.methods += unpacked("H", methods)
-    records.checksums += unpacked("I", field(data, CENTRAL_AT["crc"], 4, stride))
-    records.flags += unpacked("H", flags)
+    records.methods += unpack_numbers("H", methods)
+    records.checksums += unpack_numbers("I", field_bytes(data, CENTRAL_AT["crc"], 4, stride))
+    records.flags += unpack_numbers("H", flags)
     return True
 
 
@@ -227,18 +231,18 @@ class Foreseen(BaseSource):
         ]
         certain = {row.header for row in sure}
         others = [(row.header, LOCAL.size + len(row.raw)) for row in rows if row.header not in certain]
-        texts = {row.header: _header(row) for row in sure}
+        texts = {row.header: _expected_header(row) for row in sure}
         texts |= {header: data for (header, _), data in zip(others, source.read_many(others), strict=True)}
         self._begins = sorted(texts)
         self._texts = texts
-        self._claim(sure, grounded(source, 0)[1], directory)
+        self._set_rows(sure, underlying_file(source, 0)[1], directory)
         far.claim(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle a claim: another process checks the headers, it does not open the archive again."""
-        return _claimed, (self.name, self.size, self._base, self._directory, self._rows)
+        return _make_foreseen, (self.name, self.size, self._base, self._directory, self._rows)
 
-    def _claim(self, rows: list[_Row], base: int, directory: int) -> None:
+    def _set_rows(self, rows: list[_Row], base: int, directory: int) -> None:
         self._rows, self._base, self._directory = rows, base, directory
         self.begin, self.end = base, base + directory
         self._data = [row.data for row in rows]
@@ -281,15 +285,15 @@ class Foreseen(BaseSource):
             index += 1
 
 
-def _claimed(name: str, size: int, base: int, directory: int, rows: list[_Row]) -> Foreseen:
+def _make_foreseen(name: str, size: int, base: int, directory: int, rows: list[_Row]) -> Foreseen:
     """Make the source that checks the headers of an archive in another process."""
     source = Foreseen.__new__(Foreseen)
     source.name, source.size = name, size
-    source._claim(rows, base, directory)
+    source._set_rows(rows, base, directory)
     return source
 
 
-def _header(row: _Row) -> bytes:
+def _expected_header(row: _Row) -> bytes:
     extra = row.data - row.header - LOCAL.size - len(row.raw)
     sizes = (min(row.stored, MARK32), min(row.full, MARK32))
     header = LocalHeader(LOCAL_MAGIC, 0, row.flags, row.method, 0, 0, *sizes, len(row.raw), extra)
@@ -301,7 +305,7 @@ def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
 
     Return the source itself if its reads are cheap or its directory is damaged.
     """
-    far = grounded(source, 0)[0].far
+    far = underlying_file(source, 0)[0].far
     if far is None:
         return source
     rows: list[_Row] = []
@@ -313,7 +317,7 @@ def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
         raw = entry.name_in(data, position)
         full, stored, header = entry.full, entry.stored, entry.header
         if MARK32 in (stored, full, header):
-            full, stored, header = zip64(entry.extra_in(data, position), full, stored, header, "")
+            full, stored, header = read_zip64(entry.extra_in(data, position), full, stored, header, "")
         position += entry.nbytes
         start = header + LOCAL.size + entry.names + 4  # the padding is a field with a head of its own
         if stored >= MARK32 or header >= MARK32:

@@ -25,23 +25,23 @@ class Fault(NamedTuple):
     where: str
 
 
-def fault(shape: Sequence[int], boxes: Sequence[BoxShape]) -> Fault | None:
+def find_fault(shape: Sequence[int], boxes: Sequence[BoxShape]) -> Fault | None:
     """Return the first fault of boxes within a shape, or None if each element is in exactly one box."""
     full = [box for box in boxes if prod(box[1])]
     volume = sum(prod(sizes) for _, sizes in full)
     if len(full) == 1 or not shape:
         if len(full) > 1:
-            return Fault("overlap", indices(*full[1], shape))
-        return None if volume == prod(shape) else Fault("hole", _hole(shape, full))
+            return Fault("overlap", format_box(*full[1], shape))
+        return None if volume == prod(shape) else Fault("hole", _find_hole(shape, full))
     if volume == prod(shape) and (not full or _is_grid(full)):
         return None
-    twice = _overlap(full)
+    twice = _find_overlap(full)
     if twice is not None:
-        return Fault("overlap", indices(*twice, shape))
-    return None if volume == prod(shape) else Fault("hole", _hole(shape, full))
+        return Fault("overlap", format_box(*twice, shape))
+    return None if volume == prod(shape) else Fault("hole", _find_hole(shape, full))
 
 
-def indices(offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> str:
+def format_box(offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> str:
     """A box as Python indices: `[8:12, :]`."""
     parts = [
         ":" if size == whole else f"{offset}:{offset + size}"
@@ -70,7 +70,7 @@ def _is_grid(boxes: Sequence[BoxShape]) -> bool:
     return True
 
 
-def _overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
+def _find_overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
     """Return the part that two boxes share, or None.
 
     The search runs along the dimension with the most different beginnings.
@@ -83,7 +83,7 @@ def _overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
         active = [other for other in active if other[0][along] + other[1][along] > box[0][along]]
         compared += len(active)
         for other in active:
-            shared = _shared(other, box)
+            shared = _shared_box(other, box)
             if shared is not None:
                 return shared
         if compared > _PAIRS:
@@ -92,7 +92,7 @@ def _overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
     return None
 
 
-def _shared(box: BoxShape, another: BoxShape) -> BoxShape | None:
+def _shared_box(box: BoxShape, another: BoxShape) -> BoxShape | None:
     offsets = tuple(map(max, box[0], another[0]))
     ends = [
         min(first + size, second + other) for first, size, second, other in zip(*box, *another, strict=True)
@@ -101,7 +101,7 @@ def _shared(box: BoxShape, another: BoxShape) -> BoxShape | None:
     return (offsets, sizes) if all(size > 0 for size in sizes) else None
 
 
-def _hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
+def _find_hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
     """Return one hole as indices. Boxes do not overlap."""
     low, high = [0] * len(shape), list(shape)
     inside = list(boxes)
@@ -120,4 +120,4 @@ def _hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
         else:
             break
     sizes = [end - start for start, end in zip(low, high, strict=True)]
-    return indices(low, sizes, shape)
+    return format_box(low, sizes, shape)

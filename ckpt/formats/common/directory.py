@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from operator import add, le
 
-from ckpt.bytes.source import Source, grounded
+from ckpt.bytes.source import Source, underlying_file
 from ckpt.formats.common.zip_layout import (
     CENTRAL,
     HAS_DESCRIPTOR,
@@ -23,8 +23,8 @@ from ckpt.formats.common.zip_layout import (
     central_header,
     iterate_entries,
     local_header,
+    read_zip64,
     unicode_path,
-    zip64,
 )
 from ckpt.model.errors import CutOffError, UnreadableError
 from ckpt.model.places import Range
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     flags: int = 0
 
     def place(self, source: Source, *, big: bool = False) -> Range:
-        file, offset = grounded(source, self.offset)
+        file, offset = underlying_file(source, self.offset)
         return Range(file, offset, self.stored, self.size if self.deflated else None, big)
 
 
@@ -215,20 +215,20 @@ def entry_at(data: bytes, position: int) -> tuple[Record, int]:
     entry = central_header(data, position)
     if entry is None:
         raise UnreadableError("the zip directory is damaged")
-    name = _decode(entry.name_in(data, position))
+    name = _decode_name(entry.name_in(data, position))
     full, stored, header, method = entry.full, entry.stored, entry.header, entry.method
     if entry.disk == MARK16 or MARK32 in (stored, full, header):
-        full, stored, header = zip64(entry.extra_in(data, position), full, stored, header, name)
+        full, stored, header = read_zip64(entry.extra_in(data, position), full, stored, header, name)
     elif entry.disk:
         raise UnreadableError("the zip archive is split into several parts")
     if entry.flags & REFUSED_FLAGS:
-        raise _refusal(name, " is encrypted or patched")
+        raise _record_error(name, " is encrypted or patched")
     if full and entry.attributes & FOLDER:
-        raise _refusal(name, " is marked as a folder but holds data: torch reads it differently")
+        raise _record_error(name, " is marked as a folder but holds data: torch reads it differently")
     if method not in (0, 8):
-        raise _refusal(name, f" uses compression method {method}, torch reads only 0 and 8")
+        raise _record_error(name, f" uses compression method {method}, torch reads only 0 and 8")
     if method == 0 and stored != full:
-        raise _refusal(name, " is not compressed but has two sizes")
+        raise _record_error(name, " is not compressed but has two sizes")
     checksum = entry.crc if entry.crc or not full else None
     record = Record(name, 0, stored, full, method == 8, checksum, header, entry.flags)
     return record, position + entry.nbytes
@@ -251,17 +251,17 @@ def data_offset(
     name = raw.decode("utf-8", "replace")
     length = LOCAL.size + len(raw)
     if header + length > directory:
-        raise _refusal(name, f" begins at byte {header:,}, beyond the data of the archive")
+        raise _record_error(name, f" begins at byte {header:,}, beyond the data of the archive")
     local = source.read(header, length)
     here = local_header(local)
     is_named = here.names == len(raw) and local.endswith(raw)
     if here.magic != LOCAL_MAGIC or here.method != method or not is_named:
-        raise _refusal(name, ": its local header and the directory disagree")
+        raise _record_error(name, ": its local header and the directory disagree")
     if here.stored != stored or here.full != full:
         # With a descriptor the sizes come after the data, and 0 or a zip64 mark is here.
         unknown = (0, MARK32) if (here.flags | flags) & HAS_DESCRIPTOR else (MARK32,)
         if here.stored not in (stored, *unknown) or here.full not in (full, *unknown):
-            raise _refusal(name, ": its local header and the directory give different sizes")
+            raise _record_error(name, ": its local header and the directory give different sizes")
     offset = header + here.nbytes
     if offset + stored > directory:
         needed = f"needs bytes {offset:,} to {offset + stored:,}"
@@ -270,11 +270,11 @@ def data_offset(
     return offset
 
 
-def _refusal(name: str, problem: str) -> UnreadableError:
+def _record_error(name: str, problem: str) -> UnreadableError:
     return UnreadableError(f"record {show(name, 80)}{problem}")
 
 
-def _decode(raw: bytes) -> str:
+def _decode_name(raw: bytes) -> str:
     if b"\0" in raw:
         raise UnreadableError("a record name contains a NUL byte")
     try:

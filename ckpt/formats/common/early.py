@@ -10,7 +10,7 @@ from ckpt.model.errors import LimitError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.pickle.judge.known import is_own
-from ckpt.pickle.machine import LongLineError, MachineError, OddPickleError, TruncatedPickleError, run
+from ckpt.pickle.machine import LongLineError, MachineError, OddPickleError, TruncatedPickleError, run_machine
 
 LOOKED = 1 << 20
 """Bytes of a file that are read at once, to see whether they are a pickle."""
@@ -46,14 +46,14 @@ def _goes_on(source: Source, limits: Limits) -> bool:
     before, position = b"", 0
     for _ in range(_HOPS):
         data = before + source.read(position, min(source.size - position, LOOKED))
-        verdict, offset = look(data, len(before) + source.size - position, limits)
+        verdict, offset = look_at_bytes(data, len(before) + source.size - position, limits)
         if verdict is not None:
             return verdict
         end = position + offset - len(before)  # where the opcode stands that goes on
         is_line = data[offset : offset + 1] in _LINES
         if data[offset : offset + 1] == b"S" and data[offset + 1 : offset + 2] not in (b"'", b'"'):
             return False  # Python refuses a string without quotes, however long its line is
-        length = _line_at(source, end) if is_line else skipped(data, offset)
+        length = _line_at(source, end) if is_line else skipped_bytes(data, offset)
         if length is None:
             before, position = data[:offset], end
         elif end + length > source.size:
@@ -79,7 +79,7 @@ _LONGEST = 32 << 20
 """The most bytes of a line that are searched for its end."""
 
 
-def skipped(data: bytes, offset: int) -> int | None:
+def skipped_bytes(data: bytes, offset: int) -> int | None:
     """Return the bytes of an opcode that goes on behind `data` with all that it counts, or None for one without a length."""
     width = _COUNTED.get(data[offset : offset + 1])
     if width is None or offset + 1 + width > len(data) or data[offset] == 0x95:
@@ -90,7 +90,7 @@ def skipped(data: bytes, offset: int) -> int | None:
 def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:
     """Tell whether bytes that are no whole pickle call or import something before they break."""
     try:
-        run(data, limits, 0, Budget(limits, len(data)))
+        run_machine(data, limits, 0, Budget(limits, len(data)))
     except LimitError:
         return True
     except MachineError as error:
@@ -104,7 +104,7 @@ def is_pickle_or_runs(data: bytes, size: int, limits: Limits) -> bool | None:
     Return None if they end before that is known. A text that begins like an import and breaks, as a list of words may,
     counts only if it names something of Python, numpy or torch.
     """
-    return look(data, size, limits).verdict
+    return look_at_bytes(data, size, limits).verdict
 
 
 class Look(NamedTuple):
@@ -117,14 +117,14 @@ class Look(NamedTuple):
     offset: int
 
 
-def look(data: bytes, size: int, limits: Limits) -> Look:
+def look_at_bytes(data: bytes, size: int, limits: Limits) -> Look:
     """Return as `is_pickle_or_runs`, and how far the bytes were understood.
 
     Texts on lines that are too long for ckpt are passed over, since Python reads them.
     """
     cut = 0
     while True:
-        verdict, offset, is_long = _look(data, size - cut, limits)
+        verdict, offset, is_long = _look_once(data, size - cut, limits)
         end = data.find(b"\n", offset) if is_long else -1
         if end < 0:
             return Look(verdict, offset + cut)
@@ -138,12 +138,12 @@ _LINES = (b"S", b"V")
 """Opcodes of a text up to the end of its line."""
 
 
-def _look(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int, bool]:
+def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int, bool]:
     """Return (as `is_pickle_or_runs`, how far the bytes were understood, whether they end in a text on a long line)."""
     end, budget = 0, Budget(limits, len(data))
     try:
         while end < len(data):  # a loop over the file unpickles one after the other
-            pickle = run(data, limits, end, budget)
+            pickle = run_machine(data, limits, end, budget)
             end = pickle.end
             if pickle.calls or pickle.globals:
                 return True, end, False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from ckpt.bytes.location import Location, opening
+from ckpt.bytes.location import Location, names_opened_ahead
 from ckpt.bytes.source import Source
 from ckpt.formats.format import ChecksumReport
 from ckpt.model.account import Notice
@@ -47,7 +47,7 @@ class FileSet(Generic[_File]):
 
     def open_each(self, names: Iterable[str]) -> Iterator[tuple[str, _File]]:
         """Open files one after the other, and yield those that can be read. Behind a URL the next ones are opened meanwhile."""
-        for name in opening(self._folder, names):
+        for name in names_opened_ahead(self._folder, names):
             file = self.open(name)
             if file is not None:
                 yield name, file

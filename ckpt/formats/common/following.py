@@ -13,7 +13,7 @@ from ckpt.bytes.source import Memory, Source, Window
 from ckpt.formats.common.archive import TRAILING, Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
-from ckpt.formats.common.pickled import Contents, interpret
+from ckpt.formats.common.pickled import Contents, interpret_pickle
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
 from ckpt.formats.common.trailing import follow_text
 from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL_MAGIC
@@ -23,7 +23,7 @@ from ckpt.model.limits import Budget, Limits
 from ckpt.model.nodes import Global, PersistentId
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.pickle.machine import Pickle
 
 _STEP = 1 << 12
@@ -55,7 +55,7 @@ class Following(NamedTuple):
 def judge(source: Source, begin: int, contents: Contents, limits: Limits, budget: Budget) -> None:
     """Judge what follows a legacy checkpoint, and say what it is. Raises UnreadableError, LimitError."""
     end, checkpoints, pickles = begin, 0, 0
-    for following in _all(source, begin, limits, budget):
+    for following in _list_following(source, begin, limits, budget):
         contents.behind += following.pickles
         end = following.end
         checkpoints += following.is_checkpoint
@@ -63,7 +63,7 @@ def judge(source: Source, begin: int, contents: Contents, limits: Limits, budget
     if (checkpoints, pickles) == (1, 0):
         text = f"a second checkpoint begins at byte {begin:,}: torch.load reads only the first; its calls are judged"
     else:
-        counts = (plural(checkpoints, "more checkpoint"), plural(pickles, "more pickle"))
+        counts = (counted_noun(checkpoints, "more checkpoint"), counted_noun(pickles, "more pickle"))
         kinds = " and ".join(
             text for text, count in zip(counts, (checkpoints, pickles), strict=True) if count
         )
@@ -79,11 +79,13 @@ _LoadId: TypeAlias = "Callable[[PersistentId], Storage | Global]"
 """Finds what a persistent id of a pickle stands for."""
 
 
-def _all(
+def _list_following(
     source: Source, end: int, limits: Limits, budget: Budget, load_id: _LoadId | None = None
 ) -> Iterator[Following]:
     for _ in range(_MOST):
-        following = _next(source, end, limits, budget, load_id or _refuse_id) if end < source.size else None
+        following = (
+            _next_following(source, end, limits, budget, load_id or _refuse_id) if end < source.size else None
+        )
         if following is None:
             return
         end = following.end
@@ -92,7 +94,9 @@ def _all(
         raise UnreadableError(f"over {_MOST:,} pickles follow the first checkpoint")
 
 
-def _next(source: Source, begin: int, limits: Limits, budget: Budget, load_id: _LoadId) -> Following | None:
+def _next_following(
+    source: Source, begin: int, limits: Limits, budget: Budget, load_id: _LoadId
+) -> Following | None:
     """The checkpoint or pickle that begins at a byte, or None where these bytes are neither.
 
     Raises UnreadableError for one that breaks after it has called or imported something.
@@ -116,7 +120,7 @@ def _next(source: Source, begin: int, limits: Limits, budget: Budget, load_id: _
             raise UnreadableError(problem, hint="pickle.load in a loop runs a part of it") from None
         return None
     try:
-        interpret(pickle, other, limits, load_id, 0)
+        interpret_pickle(pickle, other, limits, load_id, 0)
     except _PersistentIdError:
         pass  # its calls are noted, and other loaders come no further than to the first id
     return Following(other.pickles, begin + stream.end, is_checkpoint=False)
@@ -141,7 +145,9 @@ def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget)
     """
     if not is_unpickled(data, len(data), limits):
         return False
-    for following in _all(Memory(data[_inside(data) :]), 0, limits, budget, _stop_at_id):
+    for following in _list_following(
+        Memory(data[_array_header_size(data) :]), 0, limits, budget, _stop_at_id
+    ):
         contents.behind += following.pickles
     return True
 
@@ -184,7 +190,7 @@ def is_object_array(head: bytes) -> bool:
 
     A header that goes on behind them counts as one: numpy writes less.
     """
-    begin = _inside(head)
+    begin = _array_header_size(head)
     return begin > 0 and (begin > len(head) or b"O" in head[:begin])
 
 
@@ -206,7 +212,7 @@ def _first_bytes(archive: Archive, record: Record) -> bytes:
 
 def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
     """Tell whether a record of `size` that begins with these bytes is a pickle, or an array of objects, as far as that is seen."""
-    begin = _inside(head)
+    begin = _array_header_size(head)
     if begin and b"O" not in head[:begin]:
         return False
     rest = head[begin : begin + LOOKED]
@@ -214,7 +220,7 @@ def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
     return verdict is True or (verdict is None and begin + len(rest) < size)
 
 
-def _inside(data: bytes) -> int:
+def _array_header_size(data: bytes) -> int:
     """The bytes of the header of an array of numpy, or 0."""
     width = 2 if data[6:7] == b"\1" else 4
     return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(_ARRAY) else 0

@@ -10,7 +10,7 @@ from ckpt.model.checkpoint import Entry
 from ckpt.model.dtypes import UINT8
 from ckpt.model.places import Patched, Place, Range
 from ckpt.model.tensors import Storage, parts_of
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _LISTED = 5
 
@@ -34,7 +34,7 @@ def zeros_before(source: Source, end: int, begin: int = 0) -> int:
     return end - position
 
 
-def written(source: Source, begin: int = 0) -> int:
+def written_end(source: Source, begin: int = 0) -> int:
     """Return where the zeros begin that a damaged file ends in, or its size where it does not end in zeros.
 
     A download that reserves its place, and a file system after a crash, leave zeros where the bytes never arrived.
@@ -45,13 +45,13 @@ def written(source: Source, begin: int = 0) -> int:
 
 def zeros_text(source: Source, position: int | None = None, begin: int = 0) -> str | None:
     """The words on a file that ends in zeros, where `position` lies among them, or None for one that does not."""
-    start = written(source, begin)
+    start = written_end(source, begin)
     if start == source.size or (position is not None and position < start):
         return None
     return f"the file ends in {source.size - start:,} zero bytes"
 
 
-def hole(nbytes: int, why: str, there: Range | None = None) -> Place:
+def partial_place(nbytes: int, why: str, there: Range | None = None) -> Place:
     """The place of a storage of `nbytes` bytes, of which only the first are `there`. Reading others raises UnreadableError."""
     from ckpt.elements.boxes import Boxes  # here: few files are cut off
 
@@ -75,16 +75,16 @@ def lost_notices(entries: Iterable[Entry], short: Mapping[Storage, int]) -> list
     notices = []
     if lost:
         verb = "is" if len(lost) == 1 else "are"
-        text = f"{plural(len(lost), 'tensor')} {verb} not whole: {_listed(lost)}"
+        text = f"{counted_noun(len(lost), 'tensor')} {verb} not whole: {_names_text(lost)}"
         notices.append(Notice("incomplete", text, tuple(lost)))
     if unproved:
         verb = "lies" if len(unproved) == 1 else "lie"
-        text = f"{plural(len(unproved), 'tensor')} {verb} in a storage that is cut off, and no checksum proves the bytes: {_listed(unproved)}"
+        text = f"{counted_noun(len(unproved), 'tensor')} {verb} in a storage that is cut off, and no checksum proves the bytes: {_names_text(unproved)}"
         notices.append(Notice("damaged-file", text, tuple(unproved)))
     return notices
 
 
-def _listed(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     return and_more([show(name, 80) for name in names], _LISTED)
 
 

@@ -12,11 +12,11 @@ from struct import pack
 from zlib import crc32
 
 from ckpt.bytes.disk import PAGE
-from ckpt.bytes.far import Reading, coming, readings_of
+from ckpt.bytes.far import Reading, iterate_ahead, readings_of
 from ckpt.bytes.source import Extended
 from ckpt.bytes.target import MemorySink, Sink
 from ckpt.elements.blocks import pour
-from ckpt.elements.computed import little
+from ckpt.elements.computed import little_endian_storage
 from ckpt.formats.common.archive import MARK, Archive, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.writing import Keys, to_bytes
@@ -47,7 +47,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage
-from ckpt.pickle.emit import emit
+from ckpt.pickle.emit import emit_pickle
 
 ALIGNMENT = 64
 
@@ -99,7 +99,7 @@ class Layout(NamedTuple):
         """Write the archive at the position of a sink, which need not be the beginning of its file."""
         start = sink.position
         written: list[WrittenRecord] = []
-        for record, header, pad in zip(coming(self.records), self.headers, self.pads, strict=True):
+        for record, header, pad in zip(iterate_ahead(self.records), self.headers, self.pads, strict=True):
             written.append(write_record(sink, record, header, pad))
         write_directory(sink, written, start)
 
@@ -158,17 +158,19 @@ def write_record(
         sizes = [size, 0] if size >= MARK32 else []
         extra = zip64_field([*sizes, header] if header >= MARK32 else sizes)
     extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
-    head = LocalHeader(LOCAL_MAGIC, _needs(method), _flags(size), method, 0, 0, 0, 0, len(name), len(extra))
+    head = LocalHeader(
+        LOCAL_MAGIC, _needed_version(method), _record_flags(size), method, 0, 0, 0, 0, len(name), len(extra)
+    )
     sink.write(head.as_bytes() + name + extra)
     crc = record.pour(sink)
     full = size if record.inflated is None else record.inflated
     if size:
         form = DESCRIPTOR64 if size >= MARK32 or header >= MARK32 else DESCRIPTOR
         sink.write(form.pack(DESCRIPTOR_MAGIC, crc, size, full))
-    return WrittenRecord(name, full, crc, header, method, size, _flags(size))
+    return WrittenRecord(name, full, crc, header, method, size, _record_flags(size))
 
 
-def padding(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
+def padding_size(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
     """The padding that aligns the data of a record whose local header is at `header`."""
     fixed = LOCAL.size + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
     return -(header + fixed) % ALIGNMENT
@@ -182,8 +184,8 @@ def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0
         values = (row.size, stored, row.header)
         extra = zip64_field([value for value in values if value >= MARK32])
         size, stored, header = (min(value, MARK32) for value in values)
-        flags = _flags(row.size) if row.flags is None else row.flags
-        how = (0, _needs(row.method), flags, row.method, 0)
+        flags = _record_flags(row.size) if row.flags is None else row.flags
+        how = (0, _needed_version(row.method), flags, row.method, 0)
         lengths = (len(row.name), len(extra), 0)
         entry = CentralHeader(CENTRAL_MAGIC, *how, row.crc, stored, size, *lengths, 0, 0, 0, header)
         sink.write(entry.as_bytes() + row.name + extra)
@@ -206,12 +208,12 @@ def directory_size(written: Sequence[WrittenRecord]) -> int:
     return total
 
 
-def _needs(method: int) -> int:
+def _needed_version(method: int) -> int:
     """The version that a reader needs, as miniz writes it: 2.0 for a deflated record."""
     return 20 if method else 0
 
 
-def _flags(size: int) -> int:
+def _record_flags(size: int) -> int:
     return 0x0808 if size else 0x0800
 
 
@@ -234,13 +236,15 @@ _LARGE = 1 << 20
 def archive_of(root: Node, limits: Limits) -> tuple[Layout, bytes, tuple[Storage, ...]]:
     """The archive that torch.save writes for an object, its pickle, and its storages. Raises LimitError."""
     keys = Keys(())
-    pickle = emit(root, keys, to_bytes, limits)
+    pickle = emit_pickle(root, keys, to_bytes, limits)
     storages = tuple(keys.storages.values())
-    keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
-    return lay_out(fresh(b"little", pickle, keys)), pickle, storages
+    keys.storages = {key: little_endian_storage(storage) for key, storage in keys.storages.items()}
+    return lay_out(fresh_records(b"little", pickle, keys)), pickle, storages
 
 
-def appended(archive: Archive, pickles: dict[str, bytes], limits: Limits) -> tuple[bytes, bytes, Archive]:
+def appended_records(
+    archive: Archive, pickles: dict[str, bytes], limits: Limits
+) -> tuple[bytes, bytes, Archive]:
     """The records that replace some of an archive, its new directory, and the archive with both at its end.
 
     `data.pkl` comes first: its mark says where the old archive ends.
@@ -251,12 +255,14 @@ def appended(archive: Archive, pickles: dict[str, bytes], limits: Limits) -> tup
     new: list[WrittenRecord] = []
     for name, data in pickles.items():
         planned = bytes_record(f"{archive.root}/{name}", data)
-        new.append(write_record(sink, planned, sink.position, padding(planned, sink.position, mark), mark))
+        new.append(
+            write_record(sink, planned, sink.position, padding_size(planned, sink.position, mark), mark)
+        )
         mark = b""
     records = sink.taken()
     replaced = {row.name.decode() for row in new}
     write_directory(
-        sink, [*(_row(row) for name, row in archive.records.items() if name not in replaced), *new]
+        sink, [*(_kept_record(row) for name, row in archive.records.items() if name not in replaced), *new]
     )
     directory = sink.taken()
     return records, directory, read_archive(Extended(archive.source, records + directory), limits)
@@ -268,7 +274,7 @@ VERSION = b"3\n"
 """The record `version` of torch.save."""
 
 
-def fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
+def fresh_records(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
     """The records of a new archive, as torch.save names them."""
     records = [
         bytes_record("archive/data.pkl", pickle),
@@ -293,14 +299,14 @@ def is_sound(archive: Archive, record: Record) -> bool:
     )
 
 
-def copied(archive: Archive, record: Record) -> PlannedRecord:
+def copied_record(archive: Archive, record: Record) -> PlannedRecord:
     """A record that ckpt does not write itself, with its own bytes. A deflated one is inflated."""
     place = record.place(archive.source)
     whole = Storage(record.name, None, None, record.size, place, record.crc)
     return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True), of=whole)
 
 
-def _row(record: Record) -> WrittenRecord:
+def _kept_record(record: Record) -> WrittenRecord:
     """A record that stays where it is. A CRC of 0 still means "not recorded"."""
     return WrittenRecord(
         record.name.encode(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from ckpt.bytes.location import Links, Location
-from ckpt.bytes.source import Memory, Source, Window, inflate
+from ckpt.bytes.source import Memory, Source, Window, inflate_exactly
 from ckpt.formats.common.directory import Record
 from ckpt.model.errors import DamagedDataError, LimitError, NotOpenedError
 from ckpt.model.limits import Budget, Limits
@@ -60,7 +60,7 @@ class Member:
         """Return its bytes. A deflated one is inflated to its recorded size. Raises DamagedDataError."""
         if self.full is None:
             return Window(self._archive, self.offset, self.stored, self.name)
-        return Memory(inflate(self._archive.read(self.offset, self.stored), self.full, self.name))
+        return Memory(inflate_exactly(self._archive.read(self.offset, self.stored), self.full, self.name))
 
     def admit(self, limits: Limits, budget: Budget) -> None:
         """Charge what `open` inflates, before it does. Raises LimitError."""

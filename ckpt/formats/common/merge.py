@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from ckpt.model.account import Absence, Account, Notice
 from ckpt.model.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
-from ckpt.model.names import Path, dotted
+from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.text import show
-from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_node, metadata_of, with_metadata
+from ckpt.tree.find import METADATA, is_metadata, metadata_node, metadata_of, tied_aliases, with_metadata
 from ckpt.tree.view import look
 
 
@@ -23,7 +23,7 @@ class Merged(NamedTuple):
     containers: tuple[Container, ...]
 
 
-def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
+def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
     """Merge all members into one checkpoint.
 
     The ids of their storages are distinct; the keys inside members without a key are distinct too.
@@ -33,7 +33,7 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
     every = [member.checkpoint for member in members]
     main = next((member for member in members if member.is_model), members[0]).checkpoint
     weights = [member.checkpoint for member in members if member.is_model] or [main]
-    tree = _tree(members)
+    tree = _merge_trees(members)
     return Checkpoint(
         path=path,
         format=name,
@@ -47,12 +47,12 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
         values=tree.values,
         containers=tree.containers,
         imports=tuple(
-            row._replace(where=_places(member, row.where), file=member.file)
+            row._replace(where=_names_below_key(member, row.where), file=member.file)
             for member in members
             for row in member.checkpoint.imports
         ),
         byteorder=main.byteorder,
-        weights_only=_refusals(members),
+        weights_only=_merge_refusals(members),
         encoding=main.encoding,
         not_loadable=next((part.not_loadable for part in weights if part.not_loadable), None),
         account=_merged_account(members),
@@ -68,34 +68,34 @@ def _merged_account(members: Sequence[Member]) -> Account:
     for member in members:
         account = member.checkpoint.account
         notices += [_moved_notice(member, notice) for notice in account.notices]
-        left_out += [Absence(_places(member, (name,))[0], why) for name, why in account.left_out]
+        left_out += [Absence(_names_below_key(member, (name,))[0], why) for name, why in account.left_out]
     return Account(tuple(notices), tuple(left_out))
 
 
 def _moved_notice(member: Member, notice: Notice) -> Notice:
     """A notice with the names that its tensors have in the folder. What one file lacks is said with its name."""
-    names = tuple(_name(member.key, name) for name in notice.tensors) if member.key else notice.tensors
+    names = tuple(_name_below(member.key, name) for name in notice.tensors) if member.key else notice.tensors
     is_alone = notice.code == "incomplete" and not member.checkpoint.parts
     text = f"{show(member.file, 80)}: {notice.message}" if is_alone else notice.message
     return notice._replace(message=text, tensors=names)
 
 
-def _places(member: Member, names: Sequence[str]) -> tuple[str, ...]:
+def _names_below_key(member: Member, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(".".join(filter(None, (member.key, name))) for name in names)
 
 
-def _refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
+def _merge_refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
     """Return why weights_only refuses files of the folder, each with its file, or None without a pickle."""
     if all(member.checkpoint.weights_only is None for member in members):
         return None
     return tuple(
-        row._replace(where=_places(member, row.where), file=member.file)
+        row._replace(where=_names_below_key(member, row.where), file=member.file)
         for member in members
         for row in member.checkpoint.weights_only or ()
     )
 
 
-def _tree(members: Sequence[Member]) -> Merged:
+def _merge_trees(members: Sequence[Member]) -> Merged:
     """The root's own first in the tree; among the containers it comes last, for sections lie below its keys."""
     root = Dict()
     metadata: dict[str, str] = {}
@@ -112,13 +112,13 @@ def _tree(members: Sequence[Member]) -> Merged:
             root.set([key for key, _ in pairs], [child for _, child in pairs])
             names = tuple(entry.name for entry in whole.tensors)
             rows = list(whole.containers) or [Container((), "", "dict", names, 0, len(names), node=root)]
-            outer = _joined(outer, rows, len(tensors), root) if outer else rows
+            outer = _join_containers(outer, rows, len(tensors), root) if outer else rows
         else:
-            whole = _plain(whole)
+            whole = _without_metadata(whole)
             texts = metadata_of(member.checkpoint.root)
             metadata |= {f"{member.key}.{name}": text for name, text in texts.items() if name != "format"}
             root.set([member.key], [whole.root])
-            inner += _below(member.key, whole, len(tensors))
+            inner += _containers_below(member.key, whole, len(tensors))
         prefix: Path = (member.key,) if member.key else ()
         tensors += [_moved_entry(prefix, entry) for entry in whole.tensors]
         values += [_moved_value(prefix, value) for value in whole.values]
@@ -131,7 +131,9 @@ def _tree(members: Sequence[Member]) -> Merged:
     return Merged(root, tuple(tensors), tuple(values), (*inner, *outer))
 
 
-def _joined(outer: list[Container], rows: list[Container], first: int, root: Dict) -> list[Container]:
+def _join_containers(
+    outer: list[Container], rows: list[Container], first: int, root: Dict
+) -> list[Container]:
     """The containers of two roots that are one. That of the root itself stands where it stood in the first."""
     moved = [row._replace(first=row.first + first, last=row.last + first) for row in rows]
     last = max(row.last for row in moved)
@@ -141,7 +143,7 @@ def _joined(outer: list[Container], rows: list[Container], first: int, root: Dic
     return [*out, *(row for row in moved if row.path)]
 
 
-def _plain(whole: Checkpoint) -> Checkpoint:
+def _without_metadata(whole: Checkpoint) -> Checkpoint:
     """A checkpoint without its metadata, which only a root has: tied tensors stand under both names."""
     if not metadata_of(whole.root):
         return whole
@@ -149,14 +151,14 @@ def _plain(whole: Checkpoint) -> Checkpoint:
     nodes: dict[str, Node] = dict(zip(map(str, root.keys), root.values, strict=True))
     tensors = list(whole.tensors)
     rows = {entry.name: entry for entry in tensors}
-    for other, name in aliases(whole).items():
+    for other, name in tied_aliases(whole).items():
         root.set([other], [nodes[name]])
         tensors.append(rows[name]._replace(path=(other,), name=other))
     values = tuple(value for value in whole.values if not is_metadata(value.path))
     return replace(whole, root=root, tensors=tuple(tensors), values=values)
 
 
-def _below(key: str, whole: Checkpoint, first: int) -> list[Container]:
+def _containers_below(key: str, whole: Checkpoint, first: int) -> list[Container]:
     """The containers of a file below its key. A file without any is one mapping of names to tensors."""
     names = tuple(entry.name for entry in whole.tensors)
     rows = whole.containers
@@ -165,7 +167,7 @@ def _below(key: str, whole: Checkpoint, first: int) -> list[Container]:
     return [
         row._replace(
             path=(key, *row.path),
-            name=_name(key, row.name),
+            name=_name_below(key, row.name),
             first=row.first + first,
             last=row.last + first,
         )
@@ -173,13 +175,13 @@ def _below(key: str, whole: Checkpoint, first: int) -> list[Container]:
     ]
 
 
-def _name(key: str, name: str) -> str:
-    return f"{dotted((key,))}.{name}" if name else dotted((key,))
+def _name_below(key: str, name: str) -> str:
+    return f"{dotted_name((key,))}.{name}" if name else dotted_name((key,))
 
 
 def _moved_entry(prefix: Path, entry: Entry) -> Entry:
     return (
-        entry._replace(path=(*prefix, *entry.path), name=_name(str(prefix[0]), entry.name))
+        entry._replace(path=(*prefix, *entry.path), name=_name_below(str(prefix[0]), entry.name))
         if prefix
         else entry
     )
@@ -189,5 +191,5 @@ def _moved_value(prefix: Path, value: Value) -> Value:
     if not prefix:
         return value
     key = str(prefix[0])
-    same = None if value.same_as is None else _name(key, value.same_as)
-    return value._replace(path=(*prefix, *value.path), name=_name(key, value.name), same_as=same)
+    same = None if value.same_as is None else _name_below(key, value.same_as)
+    return value._replace(path=(*prefix, *value.path), name=_name_below(key, value.name), same_as=same)

@@ -33,7 +33,7 @@ def find_difference(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | 
     for file, header in headers:
         for name, node in header.items():
             first, other = firsts.setdefault(name, (file, node))
-            values = _differing(other, node)
+            values = _differing_values(other, node)
             if values is not None:
                 difference = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
                 return f"the files were saved at several steps: {difference}"
@@ -64,16 +64,18 @@ def counters_of(values: Iterable[Value]) -> dict[str, Node]:
     }
 
 
-def _differing(node: Node, other: Node) -> tuple[float, float] | None:
+def _differing_values(node: Node, other: Node) -> tuple[float, float] | None:
     """The values of two counters that differ. Where the files record equal checksums, no value is read."""
     first, second = tensor_of(node), tensor_of(other)
-    if first is not None and (first is second or _crc(first) == _crc(second) is not None):
+    if first is not None and (
+        first is second or _recorded_checksum(first) == _recorded_checksum(second) is not None
+    ):
         return None
     values = counter(node), counter(other)
     return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
 
 
-def _crc(tensor: object) -> tuple[str, int] | None:
+def _recorded_checksum(tensor: object) -> tuple[str, int] | None:
     """The dtype and the recorded checksum of a tensor that is all of its storage."""
     if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
         return None

@@ -14,7 +14,7 @@ from struct import unpack_from
 from typing import Protocol
 
 from ckpt.bytes.source import Source
-from ckpt.formats.common.early import LOOKED, OPCODES, is_pickle_or_runs, look, skipped
+from ckpt.formats.common.early import LOOKED, OPCODES, is_pickle_or_runs, look_at_bytes, skipped_bytes
 from ckpt.formats.common.pickled import is_pickle
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget, Limits
@@ -92,7 +92,7 @@ def beginning(source: Source, how: Packing, size: int) -> bytes | None:
     """
     content = bytearray()
     try:
-        for piece, position in _pieces(source, how):
+        for piece, position in _unpack_pieces(source, how):
             content += piece
             if len(content) >= size or position > _STEP:
                 return bytes(content) or None
@@ -104,7 +104,7 @@ def beginning(source: Source, how: Packing, size: int) -> bytes | None:
 def is_broken(source: Source, how: Packing) -> bool:
     """Tell whether a file that begins as a stream holds nothing because it is damaged."""
     try:
-        return any(piece for piece, _ in _pieces(source, how))
+        return any(piece for piece, _ in _unpack_pieces(source, how))
     except (UnreadableError, *_ERRORS):
         return True
 
@@ -116,14 +116,14 @@ class Unpacked(NamedTuple):
     left: int
 
 
-def unpacked(source: Source, how: Packing, budget: Budget) -> Unpacked:
+def unpack_all(source: Source, how: Packing, budget: Budget) -> Unpacked:
     """All bytes inside, of all streams that follow each other, as Python reads them.
 
     Raises UnreadableError for a damaged stream, LimitError for one that holds too much.
     """
     content, end = bytearray(), 0
     try:
-        for piece, position in _pieces(source, how):
+        for piece, position in _unpack_pieces(source, how):
             end = position
             budget.charge(len(piece), "the pickle")
             content += piece
@@ -133,7 +133,7 @@ def unpacked(source: Source, how: Packing, budget: Budget) -> Unpacked:
     return Unpacked(bytes(content), source.size - end)
 
 
-def _pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
+def _unpack_pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
     """Yield the content piece by piece, each with the offset up to which the file was read.
 
     The last pair has the offset where the last stream ends. Only zeros follow it, which writers add as padding: raises
@@ -141,7 +141,7 @@ def _pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
     """
     position, zeros = _first_stream(source, how), _Zeros(source)
     for _ in range(_STREAMS):
-        machine, step = _machine(how), _FIRST
+        machine, step = _make_decompressor(how), _FIRST
         while not machine.eof:
             data = source.read(position, min(step, source.size - position)) if machine.needs_input else b""
             if machine.needs_input and not data:
@@ -300,7 +300,7 @@ def _gzip_header(data: bytes) -> int | None:
     return end if end <= len(data) else None
 
 
-def _machine(how: Packing) -> _Machine:
+def _make_decompressor(how: Packing) -> _Machine:
     if how.name == "gzip":
         return _Gzip()
     if how.name in ("zlib", "ZF"):
@@ -329,18 +329,18 @@ def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
 def _goes_on(source: Source, how: Packing, limits: Limits) -> bool:
     """Tell whether a pickle that goes on behind the first bytes inside a file is one, as far as that is known."""
     inside = beginning(source, how, LOOKED) or b""
-    verdict, offset = look(inside, len(inside), limits)
-    length = None if verdict is not None else skipped(inside, offset)
+    verdict, offset = look_at_bytes(inside, len(inside), limits)
+    length = None if verdict is not None else skipped_bytes(inside, offset)
     if verdict is not None or len(inside) < LOOKED:
         return verdict is True
-    return length is None or _holds(source, how, offset + length)
+    return length is None or _holds_bytes(source, how, offset + length)
 
 
-def _holds(source: Source, how: Packing, size: int) -> bool:
+def _holds_bytes(source: Source, how: Packing, size: int) -> bool:
     """Tell whether a file holds as many bytes inside. They are counted and not kept."""
     count = 0
     try:
-        for piece, _ in _pieces(source, how):
+        for piece, _ in _unpack_pieces(source, how):
             count += len(piece)
             if count >= size:
                 return True

@@ -17,10 +17,10 @@ from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, ParallelRank
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Tensor, TensorRef
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 LLAMA = r"consolidated\.(\d{2,4})\.(?:pth|pt)"
 _FILE = re.compile(
@@ -37,46 +37,48 @@ def with_rank(checkpoint: Checkpoint, probe: Probe) -> Checkpoint:
     """The checkpoint with its rank, and a notice, where the files beside it or `params.json` show that it is one of several."""
     if probe.is_folder or is_url(probe.path):
         return checkpoint
-    number = _number(probe.location)
+    number = _rank_in_name(probe.location)
     if number is None:
         return checkpoint
-    ranks = _beside(probe.location)
+    ranks = _files_of_ranks(probe.location)
     if len(ranks) > 1:
         other = next(place for rank, place in ranks.items() if rank != number)
         of = max(ranks) + 1
         text: str | None = ""
         try:
             with probe.open(other, f"{probe.mark}beside:") as opened:
-                text = _described([checkpoint, opened], _width(probe.location.parent(), probe.limits), of)
+                text = _division_text(
+                    [checkpoint, opened], _hidden_size(probe.location.parent(), probe.limits), of
+                )
         except CkptError:
             pass  # a damaged file beside it says nothing of this one
         if text is None:
             return checkpoint
         said = f"rank {number} of {of} of tensor parallelism{f': {text}' if text else ''}; {_ALONE}"
-        return _with(checkpoint, number, of, said)
-    width = _width(probe.location.parent(), probe.limits)
+        return _with_rank_notice(checkpoint, number, of, said)
+    width = _hidden_size(probe.location.parent(), probe.limits)
     held = next((row for row in checkpoint.tensors if width and _QUERY.fullmatch(row.name)), None)
     rows = held.tensor.shape[0] if held is not None and held.tensor.shape else 0
     if held is None or width is None or not rows or width % rows or width == rows:
         return checkpoint
     of = width // rows
     said = f"one of {of} ranks of tensor parallelism, and the files of the others are not here: {PARAMS} says dim {width:,}"
-    return _with(
-        checkpoint, number, of, f"{said}, and {show(held.name, 80)} has {plural(rows, 'row')}; {_ALONE}"
+    return _with_rank_notice(
+        checkpoint, number, of, f"{said}, and {show(held.name, 80)} has {counted_noun(rows, 'row')}; {_ALONE}"
     )
 
 
 _ALONE = "no file is a model by itself"
 
 
-def _with(checkpoint: Checkpoint, number: int, of: int, text: str) -> Checkpoint:
+def _with_rank_notice(checkpoint: Checkpoint, number: int, of: int, text: str) -> Checkpoint:
     notice = Notice("tensor-parallel", text)
     return replace(checkpoint, rank=ParallelRank(number, of), account=checkpoint.account.with_notices(notice))
 
 
 def notice_of(files: Sequence[tuple[str, Checkpoint]], folder: Location, limits: Limits) -> Notice | None:
     """The notice about the files of all ranks, or None where they do not hold the same names."""
-    text = _described([checkpoint for _, checkpoint in files], _width(folder, limits), len(files))
+    text = _division_text([checkpoint for _, checkpoint in files], _hidden_size(folder, limits), len(files))
     if text is None:
         return None
     return Notice("tensor-parallel", f"{len(files):,} ranks of tensor parallelism: {text}; {_ALONE}")
@@ -84,11 +86,11 @@ def notice_of(files: Sequence[tuple[str, Checkpoint]], folder: Location, limits:
 
 def llama_in(names: Sequence[str]) -> dict[int, str]:
     """The files of Llama's ranks among the names of a folder: rank -> name."""
-    rows = [(re.fullmatch(LLAMA, name), name) for name in sorted(names, key=natural)]
+    rows = [(re.fullmatch(LLAMA, name), name) for name in sorted(names, key=natural_sort_key)]
     return {int(match[1]): name for match, name in rows if match is not None}
 
 
-def _number(location: Location) -> int | None:
+def _rank_in_name(location: Location) -> int | None:
     """The rank that the name of a file, or of the folder around it, says."""
     folder, name = _names_of(location)
     match = _FILE.fullmatch(name)
@@ -98,14 +100,14 @@ def _number(location: Location) -> int | None:
     return None if within is None else int(within[1])
 
 
-def _beside(location: Location) -> dict[int, Location]:
+def _files_of_ranks(location: Location) -> dict[int, Location]:
     """The files of all ranks, with this one: those whose path differs by the rank alone."""
     folder, name = _names_of(location)
     ranks: dict[int, Location] = {}
     try:
         if _FILE.fullmatch(name):
             around = location.parent()
-            for other in sorted(around.names(), key=natural):
+            for other in sorted(around.names(), key=natural_sort_key):
                 match = _FILE.fullmatch(other)
                 if match is not None and _without_rank(other) == _without_rank(name):
                     number = int(next(group for group in match.groups() if group is not None))
@@ -113,7 +115,7 @@ def _beside(location: Location) -> dict[int, Location]:
             return ranks
         around = location.parent().parent()
         own = _FOLDER.fullmatch(folder)
-        for other in sorted(around.names(), key=natural):
+        for other in sorted(around.names(), key=natural_sort_key):
             match = _FOLDER.fullmatch(other.rstrip("/"))
             if match is None or own is None or match[2] != own[2] or not other.endswith("/"):
                 continue
@@ -138,7 +140,7 @@ def _names_of(location: Location) -> tuple[str, str]:
     return folder, name
 
 
-def _described(ranks: Sequence[Checkpoint], width: int | None, of: int) -> str | None:
+def _division_text(ranks: Sequence[Checkpoint], width: int | None, of: int) -> str | None:
     """Return how the tensors are divided over `of` ranks, by the checksums that files recorded, or None if names differ.
 
     `width` is the size of the whole model's hidden dimension.
@@ -146,7 +148,9 @@ def _described(ranks: Sequence[Checkpoint], width: int | None, of: int) -> str |
     first, *others = ({row.name: row.tensor for row in rank.tensors} for rank in ranks)
     if not first or any(other.keys() != first.keys() for other in others):
         return None
-    sums = [[_sum(tensor) for tensor in (held[name] for held in (first, *others))] for name in first]
+    sums = [
+        [_recorded_checksum(tensor) for tensor in (held[name] for held in (first, *others))] for name in first
+    ]
     if any(None in row for row in sums):
         return "their names are equal"
     parts = [name for name, row in zip(first, sums, strict=True) if len(set(row)) > 1]
@@ -154,7 +158,7 @@ def _described(ranks: Sequence[Checkpoint], width: int | None, of: int) -> str |
         return None
     copies = [first[name].shape for name in first.keys() - set(parts) if len(first[name].shape) == 1]
     whole = width or next((shape[0] for shape, _ in Counter(copies).most_common(1)), None)
-    along = Counter(_divided(name, first[name].shape, whole, of) for name in parts)
+    along = Counter(_divided_dimension(name, first[name].shape, whole, of) for name in parts)
     where = ", ".join(f"{along[at]:,} along dimension {at}" for at in (0, 1) if along[at])
     if along[None] and where:
         where += f", {along[None]:,} unknown"
@@ -171,7 +175,7 @@ _COLUMNS = re.compile(
 """Names of matrices that are divided along dimension 0, and along 1, where their shape does not tell."""
 
 
-def _divided(name: str, shape: tuple[int, ...], whole: int | None, of: int) -> int | None:
+def _divided_dimension(name: str, shape: tuple[int, ...], whole: int | None, of: int) -> int | None:
     """Return the dimension along which a part was cut: the one that is not the `whole` size. Return None if that is not sure."""
     if len(shape) == 1:
         return 0
@@ -184,14 +188,14 @@ def _divided(name: str, shape: tuple[int, ...], whole: int | None, of: int) -> i
     return 0 if _ROWS.fullmatch(name) else 1 if _COLUMNS.fullmatch(name) else None
 
 
-def _sum(tensor: Tensor) -> object:
+def _recorded_checksum(tensor: Tensor) -> object:
     """The recorded checksum of a tensor that has a storage to itself, with what it is; None without one."""
     if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
         return None
     return tensor.storage.crc, tensor.dtype.name, tensor.shape, tensor.offset
 
 
-def _width(folder: Location, limits: Limits) -> int | None:
+def _hidden_size(folder: Location, limits: Limits) -> int | None:
     """The dimension of the whole model, from `params.json`; None without one."""
     try:
         place = folder.child(PARAMS)

@@ -30,7 +30,7 @@ from ckpt.pickle.machine import MachineError, Pickle
 from ckpt.pickle.rebuild import Rebuilder
 from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
-from ckpt.tree.walk import Flat, flatten
+from ckpt.tree.walk import Flat, flatten_tree
 
 _CALLS_SHOWN = 20
 LEAST_BYTES = 256 * 1024
@@ -73,9 +73,9 @@ class Contents:
 def run(
     data: bytes, limits: Limits, budget: Budget | None = None, skim: machine.Skim | None = None
 ) -> Pickle:
-    """Call `machine.run`. The error of a damaged pickle names the unknown imports before the damage."""
+    """Call `machine.run_machine`. The error of a damaged pickle names the unknown imports before the damage."""
     try:
-        return machine.run(data, limits, 0, budget, None, skim)
+        return machine.run_machine(data, limits, 0, budget, None, skim)
     except MachineError as error:
         error.hint = unknown_names(error.seen)
         raise
@@ -130,7 +130,7 @@ def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages)
     trial = budget.copy()
     skimmer = TensorSkimmer(data, trial, storages.resolve, storages.storages)
     try:
-        pickle = machine.run(data, limits, 0, trial, None, skimmer)
+        pickle = machine.run_machine(data, limits, 0, trial, None, skimmer)
     except UnreadableError:  # of this pickle, or of a part of it that only the machine understands
         pickle = None
     if pickle is None or not skimmer.is_exact:
@@ -146,7 +146,7 @@ def unknown_names(names: Iterable[Global]) -> str | None:
     return f"it imports {and_more(unknown, 5)}" if unknown else None
 
 
-def interpret(
+def interpret_pickle(
     pickle: Pickle,
     contents: Contents,
     limits: Limits,
@@ -181,7 +181,7 @@ def interpret(
     refuse_equal_keys(pickle)
 
 
-def checkpoint(
+def make_checkpoint(
     path: str,
     format: str,
     traits: Traits,
@@ -198,7 +198,7 @@ def checkpoint(
 ) -> Checkpoint:
     """The Checkpoint over a tree whose calls have their meaning."""
     try:
-        flat = flatten(root, limits, contents.budget) if flat is None else flat
+        flat = flatten_tree(root, limits, contents.budget) if flat is None else flat
     except UnreadableError as error:
         error.hint = unknown_names(name for pickle in contents.pickles for name in pickle.globals.values())
         raise
@@ -212,7 +212,7 @@ def checkpoint(
     if flat.repeats:
         contents.notices.append(Notice("ambiguous-name", and_more(flat.repeats, 1)))
     if refusals is None:
-        refusals = _refusals(contents, flat)
+        refusals = _list_refusals(contents, flat)
     not_loadable = not_loadable or contents.not_loadable
     impossible = (weights_only.impossible_call(p.globals.values(), p.calls) for p in contents.pickles)
     call = next((call for call in impossible if call is not None), None)
@@ -231,10 +231,10 @@ def checkpoint(
         nbytes=0 if source is None else source.size,
         root=root,
         tensors=tensors,
-        storages=_storages(contents, flat),
+        storages=_list_storages(contents, flat),
         values=tuple(values),
         containers=tuple(flat.containers),
-        imports=_imports(contents, flat),
+        imports=_list_imports(contents, flat),
         byteorder=byteorder,
         weights_only=refusals,
         encoding=encoding,
@@ -245,7 +245,7 @@ def checkpoint(
     )
 
 
-def _storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
+def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
     """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
     storages: Chain[Storage] = Chain()
     for item in contents.storages.values():
@@ -267,20 +267,20 @@ def _storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
     return storages
 
 
-def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
+def _list_refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
     places_of: dict[str, dict[str, None]] = {}
     for pickle in contents.pickles:
-        for reason, node in weights_only.refusals(pickle):
+        for reason, node in weights_only.pickle_refusals(pickle):
             places_of.setdefault(reason, {}).update(dict.fromkeys(flat.where.get(id(node), ())))
     return tuple(Refusal(reason, tuple(places)) for reason, places in places_of.items())
 
 
-def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
+def _list_imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
     nodes: dict[tuple[str, str], list[Global]] = {}
     judged: dict[tuple[str, str], list[Judgement]] = {}
     for pickle in (*contents.pickles, *contents.behind):
         roots = [pickle.root, *pickle.persistent]
-        for name, judgement in imports.judge(
+        for name, judgement in imports.judge_imports(
             pickle.globals.values(),
             pickle.calls,
             roots,

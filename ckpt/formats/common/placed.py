@@ -84,7 +84,7 @@ def by_directory(source: Source, limits: Limits) -> Placed | None:
     Return None if the directory cannot be read or does not belong to the archive. Raises UnreadableError, LimitError.
     """
     try:
-        directory = _directory(source, limits)
+        directory = _find_directory(source, limits)
     except LimitError:
         raise
     except CkptError:
@@ -129,7 +129,7 @@ def _is_asked_for(name: str) -> bool:
 # --- the directory ----------------------------------------------------------------------------------------------------
 
 
-def _directory(source: Source, limits: Limits) -> _Directory | None:
+def _find_directory(source: Source, limits: Limits) -> _Directory | None:
     """Return the directory before the last end record, or None if there is none. Raises CkptError."""
     try:
         count, size, expected, end, _ = find_end(source)
@@ -192,7 +192,7 @@ class _Search:
         """The bytes by which the directory itself lies behind its place."""
         self._left = _COMPARED * source.size
         shifts = (0, self.moved) if self.moved else (0,)
-        self.spots = [self._spot(entry, shifts) for entry in self._entries]
+        self.spots = [self._find_spot(entry, shifts) for entry in self._entries]
 
     def belongs(self) -> bool:
         """Tell whether a directory that is not in its place is of this archive, and not of another one in the file.
@@ -210,16 +210,16 @@ class _Search:
         there = source.read(self._expected, self._size)
         if there.startswith(CENTRAL_MAGIC) and there != source.read(self._end, self._size):
             return False
-        return self._matches(spot.record)
+        return self._has_right_checksum(spot.record)
 
-    def _spot(self, entry: Record, shifts: Sequence[int]) -> _Spot | None:
+    def _find_spot(self, entry: Record, shifts: Sequence[int]) -> _Spot | None:
         """Return the place of a record that is moved by one of some numbers of bytes, or None if none is known."""
         if len(shifts) == 1:
             return self._spot_at(entry, shifts[0], self._end)
         spots = [self._spot_at(entry, shift, self._end, by_mark=False) for shift in shifts]
         sure = [spot for spot in spots if spot is not None and spot.is_sure]
         if len(sure) > 1:
-            return next((spot for spot in sure if self._matches(spot.record)), sure[0])
+            return next((spot for spot in sure if self._has_right_checksum(spot.record)), sure[0])
         return sure[0] if sure else None
 
     def _spot_at(self, entry: Record, shift: int, end: int, *, by_mark: bool = True) -> _Spot | None:
@@ -255,7 +255,7 @@ class _Search:
             return _Spot(record._replace(offset=least + distance), shift, True, name)
         return told
 
-    def _matches(self, record: Record) -> bool:
+    def _has_right_checksum(self, record: Record) -> bool:
         """Tell whether a record has a checksum, and its bytes match it. A hostile file has nothing compared for ever."""
         if record.crc is None or record.offset < 0 or record.offset + record.stored > self._source.size:
             return False
@@ -283,13 +283,13 @@ class _Search:
     def _look_for(self, lost: Sequence[int], begin: int, last: int) -> None:
         """Look for the headers of some records between two offsets."""
         wanted = {self._entries[number].name.encode(): number for number in lost}
-        for name, header in _headers(self._source, begin, last, wanted.keys()):
+        for name, header in _find_headers(self._source, begin, last, wanted.keys()):
             number = wanted[name]
             if self.spots[number] is not None:
                 continue
             entry = self._entries[number]
             spot = self._spot_at(entry, header - entry.header, last)
-            if spot is not None and self._matches(spot.record):
+            if spot is not None and self._has_right_checksum(spot.record):
                 self.spots[number] = spot
 
     def look_for_marks(self) -> None:
@@ -301,7 +301,7 @@ class _Search:
                 continue
             for shift in (0, self.moved):
                 spot = self._spot_at(entry, shift, self._end)
-                if spot is not None and spot.is_sure and self._matches(spot.record):
+                if spot is not None and spot.is_sure and self._has_right_checksum(spot.record):
                     record = spot.record._replace(header=spot.record.offset)
                     self.spots[index] = _Spot(record, None, True, None)
                     break
@@ -321,13 +321,15 @@ class _Search:
             if shift != before:
                 between = range(first + 1, index)
                 hit = [entries[number].name for number in between if spots[number] is None]
-                if first >= 0 and not self._survives(first, shift - before):
+                if first >= 0 and not self._keep_if_whole(first, shift - before):
                     hit.insert(0, entries[first].name)
-                sentences.append(_sentence(shift - before, hit, entries[first].name if first >= 0 else ""))
+                sentences.append(
+                    _change_sentence(shift - before, hit, entries[first].name if first >= 0 else "")
+                )
             before, first = shift, index
         return and_more(sentences, 3, "; ") if sentences else None
 
-    def _survives(self, index: int, change: int) -> bool:
+    def _keep_if_whole(self, index: int, change: int) -> bool:
         """Tell whether the record before missing or doubled bytes is whole, and take it away if it is not.
 
         Its data may be whole behind them, where they hit its header.
@@ -336,7 +338,7 @@ class _Search:
         assert spot is not None
         for offset in (spot.record.offset, spot.record.offset + change):
             record = spot.record._replace(offset=offset)
-            if offset > spot.record.header and self._matches(record):
+            if offset > spot.record.header and self._has_right_checksum(record):
                 self.spots[index] = spot._replace(record=record)
                 return True
         self.spots[index] = None
@@ -354,7 +356,9 @@ def _name_of(source: Source, header: int, length: int, local: bytes) -> str | No
     return raw.decode("utf-8", "replace")
 
 
-def _headers(source: Source, begin: int, end: int, names: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
+def _find_headers(
+    source: Source, begin: int, end: int, names: Collection[bytes]
+) -> Iterator[tuple[bytes, int]]:
     """Yield (name, offset) of each local header between two offsets that has one of the names."""
     longest = LOCAL.size + max(map(len, names))
     for position in range(begin, end, _STEP):
@@ -371,7 +375,7 @@ def _headers(source: Source, begin: int, end: int, names: Collection[bytes]) -> 
             found = data.find(LOCAL_MAGIC, found + 1, last)
 
 
-def _sentence(change: int, hit: Sequence[str], before: str) -> str:
+def _change_sentence(change: int, hit: Sequence[str], before: str) -> str:
     """A sentence on bytes that are missing or too many, on the records that they hit, and the whole one before them."""
     number = abs(change)
     what = f"{number:,} {'byte is' if number == 1 else 'bytes are'} {'missing' if change < 0 else 'too many'}"

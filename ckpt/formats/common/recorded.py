@@ -11,7 +11,7 @@ from zlib import crc32
 
 from ckpt.bytes.executor import Executor
 from ckpt.bytes.location import Location, read_file
-from ckpt.elements.crc import combined
+from ckpt.elements.crc import combine_crcs
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.format import List, Probe
 from ckpt.model.checkpoint import Checkpoint, RecordedFile, RecordedItem, names_of
@@ -47,13 +47,13 @@ def of_text(location: Location, name: str, limits: Limits) -> RecordedFile:
     return RecordedFile(name, len(data), (RecordedItem(name, len(data), crc32(data)),))
 
 
-def joined(archive: Archive) -> tuple[int, int | None]:
+def size_and_crc_of(archive: Archive) -> tuple[int, int | None]:
     """The size and the CRC-32 of all records of an archive, one after the other. The CRC is None if one has none."""
     size, crc = 0, 0
     known = True
     for record in archive.records.values():
         known = known and record.crc is not None
-        crc = combined(crc, record.crc or 0, record.size)
+        crc = combine_crcs(crc, record.crc or 0, record.size)
         size += record.size
     return size, crc if known else None
 
@@ -69,24 +69,24 @@ def steps_of(checkpoint: Checkpoint) -> tuple[tuple[str, float], ...]:
         if name.rpartition(".")[2] in COUNTERS:
             entry = checkpoint.tensors[index]
             rows.append((entry.path, name, entry.tensor))
-    return steps(_counted(rows))
+    return largest_steps(_counter_values(rows))
 
 
-def _counted(rows: Sequence[tuple[Path, str, Node]]) -> Iterator[tuple[str, float]]:
+def _counter_values(rows: Sequence[tuple[Path, str, Node]]) -> Iterator[tuple[str, float]]:
     runs = [(name, node) for path, name, node in rows if is_counter(path) and not is_of_parameter(path)]
     parameters = [(_PARAMETER, node) for path, _, node in rows if is_of_parameter(path)]
-    for name, node in (*some(runs), *some(parameters)):
+    for name, node in (*some_counters(runs), *some_counters(parameters)):
         value = counter(node)
         if value is not None:
             yield name, value
 
 
-def some(rows: Sequence[_T]) -> Sequence[_T]:
+def some_counters(rows: Sequence[_T]) -> Sequence[_T]:
     """Some of the counters of parameters, from the first to the last."""
     return rows[:: max(1, len(rows) // _READ)]
 
 
-def steps(values: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+def largest_steps(values: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
     """The counters by their names, the largest of each name."""
     found: dict[str, float] = {}
     for name, value in values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
-from ckpt.elements.audit import crc_of, joined, parts_of_record
+from ckpt.elements.audit import crc_of, join_crcs, parts_of_record
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.recorded import of_archive
@@ -46,7 +46,7 @@ def checksums(
             reason = next(answer.problem for answer in answers if isinstance(answer, Failed))
             unread.append(f"{name}: {reason}")
             continue
-        crc, problem = joined(row, read)
+        crc, problem = join_crcs(row, read)
         nbytes += record.size
         if problem is not None:
             damage.append(Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record)))

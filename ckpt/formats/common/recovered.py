@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from ckpt.bytes.source import Source
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import REFUSED_FLAGS, Record, Records
-from ckpt.formats.common.holes import written
+from ckpt.formats.common.holes import written_end
 from ckpt.formats.common.pickled import run
 from ckpt.formats.common.placed import FOLDERS, by_directory
 from ckpt.formats.common.zip_layout import (
@@ -27,14 +27,14 @@ from ckpt.formats.common.zip_layout import (
     LOCAL_MAGIC,
     MARK32,
     local_header,
-    zip64,
+    read_zip64,
 )
 from ckpt.model.account import Notice
 from ckpt.model.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 from ckpt.pickle.machine import Pickle, TruncatedPickleError
 from ckpt.pickle.rebuild import storage_bytes, storage_type
 
@@ -78,7 +78,7 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     if not roots and cause is not None:
         raise DamagedDataError(f"{cause}, so its list of tensors (data.pkl) is lost")
     if not roots:
-        held = f"{plural(len(names), 'whole record')} of it {'has' if len(names) == 1 else 'have'} no names"
+        held = f"{counted_noun(len(names), 'whole record')} of it {'has' if len(names) == 1 else 'have'} no names"
         raise CutOffError(
             f"cut off: the file ends at {source.size:,} bytes, before the end of its list of tensors (data.pkl)"
             + (f", so {held}" if names else "")
@@ -144,7 +144,7 @@ class _Walk:
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self._source = source
-        self._size = written(source)
+        self._size = written_end(source)
         """The end of the bytes that were written: an unfinished download may end in zeros."""
         self._limits = limits
         self._sizes: dict[str, int] = {}
@@ -157,7 +157,7 @@ class _Walk:
             head = None if position is None else self._head(position)
             if head is None:
                 return
-            record, position = self._record(head)
+            record, position = self._record_of_head(head)
             if record is not None:
                 yield record
 
@@ -171,7 +171,7 @@ class _Walk:
         roots = dict.fromkeys(name.partition("/")[0] for name in keys)
         known = [f"{root}/{inner}" for root in roots for inner in self._sizes]
         wrong: list[set[str]] = []
-        for order in (known, sorted(known), sorted(known, key=natural)):
+        for order in (known, sorted(known), sorted(known, key=natural_sort_key)):
             expected = order[: len(keys)]
             if set(expected) == set(keys):
                 return set()
@@ -196,28 +196,28 @@ class _Walk:
         if not header.flags & HAS_DESCRIPTOR:
             size, stored = header.full, header.stored
             if MARK32 in (stored, size):
-                size, stored, _ = zip64(extra, size, stored, 0, name)
+                size, stored, _ = read_zip64(extra, size, stored, 0, name)
             told = stored, size, header.crc
         return _Head(position, name, position + header.nbytes, header.flags, header.method, *told)
 
-    def _record(self, head: _Head) -> tuple[Record | None, int | None]:
+    def _record_of_head(self, head: _Head) -> tuple[Record | None, int | None]:
         """(the record of a header, the offset of the next header). Without the latter nothing more is found."""
         inner = head.name.partition("/")[2]
         if head.stored is not None and head.size is not None:
-            record = self._told(head, head.stored, head.size)
+            record = self._record_with_sizes(head, head.stored, head.size)
             if record is not None and inner in FOLDERS and record.stored == head.stored:
-                self._note(inner, record)
+                self._learn_from_record(inner, record)
             done = record is not None and record.stored == head.stored
             return record, head.offset + head.stored if done else None
         if head.method == 8:
-            return self._deflated(head, inner)
+            return self._deflated_record(head, inner)
         if inner in FOLDERS:
             return self._pickle(head, inner)
         if inner in self._sizes:
-            return self._known(head, self._sizes[inner])
-        return self._searched(head)
+            return self._record_of_known_size(head, self._sizes[inner])
+        return self._search_record(head)
 
-    def _told(self, head: _Head, stored: int, size: int) -> Record | None:
+    def _record_with_sizes(self, head: _Head, stored: int, size: int) -> Record | None:
         """The record whose header has its sizes. Of one that is cut off and not deflated, what is there."""
         crc = head.crc if head.crc or not size else None
         if head.offset + stored <= self._size:
@@ -235,23 +235,23 @@ class _Walk:
         there = self._size - head.offset
         return Record(head.name, head.offset, there, there, False, None, head.header, head.flags)
 
-    def _known(self, head: _Head, size: int) -> tuple[Record | None, int | None]:
+    def _record_of_known_size(self, head: _Head, size: int) -> tuple[Record | None, int | None]:
         """A storage of `size` bytes. What follows it must be its descriptor, or the end of the file within that."""
         end = head.offset + size
         if end > self._size:
             return self._cut(head), None
         if self._is_last(head, end):
-            return self._stored(head, size, None), None
-        descriptor = self._descriptor(head, end)
+            return self._stored_record(head, size, None), None
+        descriptor = self._read_descriptor(head, end)
         if descriptor is None:
-            return self._searched(head)  # a record may be longer than its storage
+            return self._search_record(head)  # a record may be longer than its storage
         crc, after = descriptor
-        return self._stored(head, size, crc), after
+        return self._stored_record(head, size, crc), after
 
-    def _stored(self, head: _Head, size: int, crc: int | None) -> Record:
+    def _stored_record(self, head: _Head, size: int, crc: int | None) -> Record:
         return Record(head.name, head.offset, size, size, False, crc or None, head.header, head.flags)
 
-    def _descriptor(self, head: _Head, end: int) -> tuple[int, int] | None:
+    def _read_descriptor(self, head: _Head, end: int) -> tuple[int, int] | None:
         """Return (checksum, offset of the next record) of a record that ends at `end`, or None if it does not end there."""
         size = end - head.offset
         tail = self._source.read(end, min(DESCRIPTOR64.size, self._size - end))
@@ -274,19 +274,19 @@ class _Walk:
             self._source.read(end, min(rest, 4))
         )
 
-    def _searched(self, head: _Head) -> tuple[Record | None, int | None]:
+    def _search_record(self, head: _Head) -> tuple[Record | None, int | None]:
         """A record of unknown size: it ends where a descriptor gives the size and the checksum that it has there."""
         source, begin = self._source, head.offset
-        descriptor = self._descriptor(head, begin)
+        descriptor = self._read_descriptor(head, begin)
         if descriptor is not None:
-            return self._stored(head, 0, None), descriptor[1]
+            return self._stored_record(head, 0, None), descriptor[1]
         crc, summed = 0, begin
         for position in range(begin, self._size, _STEP):
             data = source.read(position, min(_STEP + 3, self._size - position))
             mark = data.find(DESCRIPTOR_MAGIC)
             while mark >= 0:
                 end = position + mark
-                descriptor = self._descriptor(head, end)
+                descriptor = self._read_descriptor(head, end)
                 if descriptor is not None:
                     while summed < end:  # no byte is summed twice
                         step = min(_STEP, end - summed)
@@ -296,11 +296,11 @@ class _Walk:
                     # torch writes 0 where it computes no checksum: then a record, or the directory, must follow.
                     follows = source.read(after, min(4, self._size - after)) in (LOCAL_MAGIC, CENTRAL_MAGIC)
                     if descriptor[0] == crc or (not descriptor[0] and follows):
-                        return self._stored(head, end - begin, descriptor[0]), after
+                        return self._stored_record(head, end - begin, descriptor[0]), after
                 mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
         return None, None
 
-    def _deflated(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
+    def _deflated_record(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
         """A deflated record of unknown size, which ends where its stream does. A storage holds no more than its size."""
         most = self._sizes.get(inner, self._limits.pickle_bytes)
         source, machine = self._source, zlib.decompressobj(-15)
@@ -322,10 +322,10 @@ class _Walk:
         stored = position - len(machine.unused_data) - head.offset
         record = Record(head.name, head.offset, stored, size, True, crc, head.header, head.flags)
         if inner in FOLDERS:
-            self._note(inner, record)
-        return record, self._behind(head.offset + stored, stored, size)
+            self._learn_from_record(inner, record)
+        return record, self._behind_descriptor(head.offset + stored, stored, size)
 
-    def _behind(self, end: int, stored: int, size: int) -> int | None:
+    def _behind_descriptor(self, end: int, stored: int, size: int) -> int | None:
         """The offset behind the descriptor of a deflated record."""
         tail = self._source.read(end, min(DESCRIPTOR64.size, self._size - end))
         for missing in (0, len(DESCRIPTOR_MAGIC)):  # the standard lets out the magic
@@ -337,27 +337,27 @@ class _Walk:
 
     def _pickle(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
         """A pickle, which ends before its descriptor, or in a file that ends sooner, at its STOP."""
-        record, after = self._searched(head)
+        record, after = self._search_record(head)
         if record is not None:
-            self._note(inner, record)
+            self._learn_from_record(inner, record)
             return record, after
         pickle = pickle_at(self._source, head.offset, self._limits)
         if pickle is None or not self._is_last(head, head.offset + pickle[1]):
             return None, None
-        return self._stored(head, pickle[1], None), None
+        return self._stored_record(head, pickle[1], None), None
 
-    def _note(self, inner: str, record: Record) -> None:
+    def _learn_from_record(self, inner: str, record: Record) -> None:
         """Learn the sizes of storages from the pickle of a record that is whole."""
         archive = Archive(self._source, "", Records(), (), is_partial=True)
         data = archive.read_pickle(record, self._limits, Budget(self._limits, record.stored))
         try:
-            self._learn(inner, run(data, self._limits))
+            self._learn_from_pickle(inner, run(data, self._limits))
         except LimitError:
             raise
         except CkptError:
             return  # whoever reads it says why
 
-    def _learn(self, inner: str, pickle: Pickle) -> None:
+    def _learn_from_pickle(self, inner: str, pickle: Pickle) -> None:
         for persistent in pickle.persistent:
             pid = persistent.pid
             if type(pid) is tuple and len(pid) >= 5 and isinstance(pid[2], (str, int)):

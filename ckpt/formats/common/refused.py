@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 
 from ckpt.bytes.far import is_url
-from ckpt.bytes.location import beside
+from ckpt.bytes.location import path_beside
 from ckpt.bytes.source import Memory
 from ckpt.formats.common.packed import beginning, packing
 from ckpt.formats.common.tar import is_tar, names_seen
 from ckpt.formats.format import HEAD_BYTES, WEIGHTS, Probe
 from ckpt.model.errors import CkptError, UnsupportedError
-from ckpt.model.text import and_more, pasted_path, plural, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _UNPACKERS = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz"}
 """The first bytes of compressed files -> the command that unpacks them."""
@@ -34,7 +34,7 @@ def compressed_error(probe: Probe) -> CkptError:
         if _NEMO not in names:  # ckpt reads NeMo's archive as it is, once it is no longer compressed
             return tar_error(f"a tar archive in {how.name}", probe.path, names)
     program = next(word for magic, word in _UNPACKERS.items() if probe.head.startswith(magic))
-    return UnsupportedError(f"compressed with {how.name}", hint=_unpack(probe.path, program))
+    return UnsupportedError(f"compressed with {how.name}", hint=_unpack_command(probe.path, program))
 
 
 def tar_error(what: str, path: str, names: Sequence[str]) -> CkptError:
@@ -48,7 +48,7 @@ def tar_error(what: str, path: str, names: Sequence[str]) -> CkptError:
     return UnsupportedError(f"{what}{inside}", hint=hint)
 
 
-def _unpack(path: str, program: str) -> str | None:
+def _unpack_command(path: str, program: str) -> str | None:
     """The command that unpacks a file into another one beside it."""
     stem, ending = os.path.splitext(path)
     words = pasted_path(path), pasted_path(stem if ending in _ENDINGS else f"{stem}.unpacked{ending}")
@@ -60,7 +60,7 @@ def repacked_error(names: Sequence[str], path: str) -> CkptError:
     pickles = [name for name in names if name == _PICKLE or name.endswith(f"/{_PICKLE}")]
     pickles = [name for name in pickles if not name.startswith("__MACOSX/")] or pickles
     if len(pickles) > 1:
-        what = f"a zip archive of {plural(len(pickles), 'unpacked archive')} of torch.save"
+        what = f"a zip archive of {counted_noun(len(pickles), 'unpacked archive')} of torch.save"
         return UnsupportedError(what, hint="unzip it, and name one of its folders")
     root = pickles[0].removesuffix(_PICKLE)
     where = f"in {show(root, 80)}, too deep for torch" if root else "at its root, where torch wants a folder"
@@ -73,8 +73,8 @@ _PICKLE = "data.pkl"
 
 def _take_out(path: str, root: str) -> str:
     """The commands that unpack such an archive, and write a file of torch from its folder."""
-    folder = None if is_url(path) else beside(path, ".unpacked", ("",), other=False)
-    to = None if is_url(path) else beside(path, ".converted", (".pth",), other=False)
+    folder = None if is_url(path) else path_beside(path, ".unpacked", ("",), other=False)
+    to = None if is_url(path) else path_beside(path, ".converted", (".pth",), other=False)
     if folder is None or to is None:
         return "unzip it first"
     words = [pasted_path(word) for word in (path, folder, f"{folder}/{root}".rstrip("/"), to)]

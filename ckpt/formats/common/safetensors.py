@@ -12,14 +12,14 @@ from math import prod
 
 from ckpt.bytes.source import Source
 from ckpt.formats.common.early import is_pickle_too
-from ckpt.formats.common.holes import hole, lost_notices
+from ckpt.formats.common.holes import lost_notices, partial_place
 from ckpt.formats.format import Probe, no_checksums
 from ckpt.model.account import Account
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.model.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits, is_text, parse_json
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Dict
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import NamedTuple
@@ -55,7 +55,7 @@ def is_usual(head: bytes) -> bool:
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark))
-    return _checkpoint(probe, header)
+    return _make_checkpoint(probe, header)
 
 
 def read_header(
@@ -86,7 +86,7 @@ def read_header(
     begin = 8 + length
     data = head[8:begin] if begin <= len(head) else source.read(8, length)
     if length >= _LEAST or is_shard:
-        usual = _usual(data, budget)
+        usual = _parse_usual_header(data, budget)
         if usual is not None and len(usual[0]) <= limits.entries:
             parsed, texts = usual
             _check_cover(parsed, source, begin, is_cut=is_cut)
@@ -101,11 +101,11 @@ def read_header(
             raise UnreadableError("damaged safetensors header: a text contains a lone surrogate") from None
     if not isinstance(header, dict) or head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
-    texts = _texts(header.pop(METADATA, {}))
+    texts = _parse_metadata(header.pop(METADATA, {}))
     if len(header) > limits.entries:
         raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
-    parsed = {name: _entry(name, fields) for name, fields in header.items()}
+    parsed = {name: _parse_entry(name, fields) for name, fields in header.items()}
     _check_cover(parsed, source, begin, is_cut=is_cut)
     return Header(begin, parsed, texts)
 
@@ -114,7 +114,7 @@ _ENTRY, _VALUE, _CUT = 1_000, 700, 400
 """Bytes of memory of a tensor, of a text of the metadata, and of the pieces of a tensor that the expression cuts out."""
 
 
-def _texts(metadata: object) -> dict[str, str]:
+def _parse_metadata(metadata: object) -> dict[str, str]:
     """The metadata of a header. The library reads null as none. Raises UnreadableError."""
     if metadata is None:
         return {}
@@ -134,7 +134,7 @@ _LEAST = 16_384
 """The size of a header from which on the expression is worth to be compiled."""
 
 
-def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]] | None:
+def _parse_usual_header(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]] | None:
     """Return (the tensors, the metadata) of a header that the library wrote.
 
     Return None for any other header, damaged or not.
@@ -157,7 +157,7 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
         return None
     texts: dict[str, str] = {}
     if METADATA in names or first != "{":
-        pairs = None if METADATA in names else _metadata(first)
+        pairs = None if METADATA in names else _parse_usual_metadata(first)
         if pairs is None:
             return None
         texts = dict(pairs)
@@ -172,13 +172,13 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
         if like is None or end - begin != like[3] - like[2]:
             sizes = list(map(int, shape.split(","))) if shape else []
             fields = {"dtype": kind, "shape": sizes, "data_offsets": [begin, end]}
-            like = templates[kind, shape] = _entry(name, fields)
+            like = templates[kind, shape] = _parse_entry(name, fields)
         rows[name] = (like[0], like[1], begin, end)
     return rows, texts
 
 
 @lru_cache(maxsize=4)
-def _metadata(text: str) -> tuple[tuple[str, str], ...] | None:
+def _parse_usual_metadata(text: str) -> tuple[tuple[str, str], ...] | None:
     """The metadata with which a usual header begins, up to the comma. All shards of a model have the same."""
     if not text.startswith(f'{{"{METADATA}":') or not text.endswith(","):
         return None
@@ -186,7 +186,7 @@ def _metadata(text: str) -> tuple[tuple[str, str], ...] | None:
 
     try:
         header = json.loads(text[:-1] + "}")
-        texts = _texts(header.pop(METADATA))
+        texts = _parse_metadata(header.pop(METADATA))
     except (ValueError, RecursionError, UnreadableError):
         return None
     if header or len(texts) * 2 != (text.count('"') - 2) // 2:  # a key that is set twice
@@ -194,7 +194,7 @@ def _metadata(text: str) -> tuple[tuple[str, str], ...] | None:
     return tuple(texts.items())
 
 
-def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
+def _parse_entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
     """Return (dtype, shape as torch counts it, begin, end) of one tensor of the header."""
     what = f"tensor {show(name, 80)}"
     if not isinstance(fields, dict) or not fields.keys() >= _FIELDS:
@@ -203,9 +203,9 @@ def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]
     if dtype is None:
         raise UnreadableError(f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}")
     shape, offsets = fields["shape"], fields["data_offsets"]
-    if not _whole(shape) or len(shape) > DIMENSIONS:
+    if not _are_whole_numbers(shape) or len(shape) > DIMENSIONS:
         raise UnreadableError(f"{what}: its shape is not a list of at most {DIMENSIONS} whole numbers")
-    if not _whole(offsets) or len(offsets) != 2:
+    if not _are_whole_numbers(offsets) or len(offsets) != 2:
         raise UnreadableError(f"{what}: its offsets are not a pair of whole numbers")
     bits = prod(shape) * (4 if dtype.safetensors == "F4" else dtype.bits)
     begin, end = offsets
@@ -220,7 +220,7 @@ def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]
     return dtype, tuple(shape), begin, end
 
 
-def _whole(numbers: object) -> bool:
+def _are_whole_numbers(numbers: object) -> bool:
     return isinstance(numbers, list) and all(
         type(number) is int and 0 <= number < 2**63 for number in numbers
     )
@@ -251,11 +251,11 @@ def _check_cover(parsed: dict[str, _Row], source: Source, start: int, *, is_cut:
         raise UnreadableError(f"the file has {what} after the last tensor, which safetensors refuses")
 
 
-def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
+def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
     root = Dict()
     entries: list[Entry] = []
     make = Maker(probe.file, header)
-    for index, name in enumerate(sorted(header.tensors, key=natural)):
+    for index, name in enumerate(sorted(header.tensors, key=natural_sort_key)):
         entries.append(make(f"{probe.mark}{index}", name))
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
     if header.texts:
@@ -298,7 +298,7 @@ class Maker:
         place: Place = new(Range, (self._source, first, nbytes, None, False, None))
         is_short = nbytes and first + nbytes > self._source.size
         if is_short:
-            place = hole(nbytes, f"tensor {show(name, 80)} is not whole")
+            place = partial_place(nbytes, f"tensor {show(name, 80)} is not whole")
         storage = new(Storage, (id, None, dtype, nbytes, place, None))
         if is_short:
             self.short[storage] = 0
@@ -317,4 +317,4 @@ def salvage(probe: Probe, limits: Limits) -> Checkpoint | None:
     if not is_usual(probe.head):
         return None
     header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=False, is_cut=True)
-    return _checkpoint(probe, header)
+    return _make_checkpoint(probe, header)

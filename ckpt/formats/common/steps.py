@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.formats.format import WEIGHTS
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 
 _STEP = r"(?i:(step|epoch|dist_epoch|iter|checkpoint|ckpt|global_step)([-_=]?)(\d{1,12})(?:\.ckpt|\.dcp)?/)"
 """The folders of torchtitan (`step-10`), torchtune (`epoch_0`), Megatron (`iter_0000010`), the Trainer (`checkpoint-500`)."""
@@ -29,4 +29,4 @@ def files_in(names: Sequence[str]) -> list[str]:
 
 def _of_one_kind(names: list[str], pattern: str) -> list[str]:
     kinds = {re.sub(pattern, r"\1\2\4" if pattern is _FILE else r"\1\2", name).lower() for name in names}
-    return sorted(names, key=natural) if len(kinds) == 1 else []
+    return sorted(names, key=natural_sort_key) if len(kinds) == 1 else []

@@ -6,12 +6,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from ckpt.bytes.source import Joined, grounded
+from ckpt.bytes.source import Joined, underlying_file
 from ckpt.formats.common.archive import Archive, check_small, read_archive
 from ckpt.formats.common.directory import Record
-from ckpt.formats.common.holes import hole
+from ckpt.formats.common.holes import partial_place
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
+from ckpt.formats.common.pickled import Contents, interpret_pickle, run, seen_as
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Storages
 from ckpt.model.dtypes import DType
@@ -121,7 +121,7 @@ class StorageFolder:
         index = -1
         storage = self._made.get(text)
         if storage is None:
-            index = self._position(text)
+            index = self._record_position(text)
             storage = self._in_column(index)
         if storage is not None:
             # As in torch, the first id that names a storage decides its device.
@@ -130,34 +130,34 @@ class StorageFolder:
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = None if index < 0 else self._records.at(index)
         if self._meta and device == "meta" and record is not None and not record.size:
-            return self._add(
+            return self._add_storage(
                 text, Storage(self._contents.mark + self._prefix + text, "meta", dtype, nbytes, None)
             )
         if record is None or record.size < nbytes:
-            return self._short(text, device, dtype, nbytes, record)
+            return self._short_storage(text, device, dtype, nbytes, record)
         if record.size > nbytes:
             self._longer.append(f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})")
         if record.deflated and record.size > max(_LARGE, INFLATION * record.stored):
             self._swollen.append(
                 f"{show(text, 80)} ({size_text(record.stored)} for {size_text(record.size)})"
             )
-        place = record.place(self._source, big=self._turns(dtype))
+        place = record.place(self._source, big=self._is_byteswapped(dtype))
         storage = make_storage(
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
         )
-        return self._add(text, storage)
+        return self._add_storage(text, storage)
 
-    def _turns(self, dtype: DType | None) -> bool:
+    def _is_byteswapped(self, dtype: DType | None) -> bool:
         """Tell whether torch turns the bytes of a storage. One without a dtype stays as it is."""
         return self._big and dtype is not None
 
-    def _add(self, text: str, storage: Storage) -> Storage:
+    def _add_storage(self, text: str, storage: Storage) -> Storage:
         """Keep a storage that was made for the key `text`."""
         self._made[text] = self._contents.storages[storage.id] = storage
         self._count += 1
         return storage
 
-    def _short(
+    def _short_storage(
         self, text: str, device: Node, dtype: DType | None, nbytes: int, record: Record | None
     ) -> Storage:
         """A storage of which the archive holds the first bytes only, or none. Raises UnreadableError if it must be whole."""
@@ -168,7 +168,7 @@ class StorageFolder:
             raise UnreadableError(problem)
         is_usable = record is not None and not record.deflated and not self._big
         there = record.place(self._source) if record is not None and is_usable else None
-        place = hole(nbytes, problem, there)
+        place = partial_place(nbytes, problem, there)
         storage = make_storage(self._contents.mark + self._prefix + text, device, dtype, nbytes, place)
         self._made[text] = self._contents.storages[storage.id] = storage
         self._contents.short[storage] = 0 if there is None else there.size
@@ -193,7 +193,7 @@ class StorageFolder:
                 for key, look in zip(keys, looks, strict=True)
             ]
         mark = self._contents.mark + self._prefix
-        file, base = grounded(self._source, 0)
+        file, base = underlying_file(self._source, 0)
         ids = [mark + key for key in keys] if mark else keys
 
         def make(begin: int, last: int) -> list[Storage]:
@@ -205,7 +205,7 @@ class StorageFolder:
             if 0 in records.checksums[span]:
                 checksums = [records.at(index).crc for index in range(span.start, span.stop)]
             _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
-            orders = map(self._turns, dtypes) if self._big else repeat(False)
+            orders = map(self._is_byteswapped, dtypes) if self._big else repeat(False)
             ranges = zip(repeat(file), offsets, sizes, repeat(None), orders, repeat(None), strict=False)
             places = map(new, repeat(Range), ranges)
             fields = zip(ids[begin:last], devices, dtypes, sizes, places, checksums, strict=True)
@@ -228,9 +228,9 @@ class StorageFolder:
         """Tell whether the pickle named a key so far."""
         if not isinstance(key, str):
             return False
-        return key in self._made or self._in_column(self._position(key)) is not None
+        return key in self._made or self._in_column(self._record_position(key)) is not None
 
-    def _position(self, key: str) -> int:
+    def _record_position(self, key: str) -> int:
         """The position of the record of a key in the directory; -1 without one."""
         return self._records.find(self._folder + key + self._suffix, self._count)
 
@@ -305,6 +305,6 @@ def tree_of(archive: Archive, contents: Contents, limits: Limits, budget: Budget
     budget.hold(archive.nbytes)
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
     folder = StorageFolder(archive, "data", contents, prefix, big=byteorder_of(archive) == "big")
-    interpret(pickle, contents, limits, folder.resolve, 0)
+    interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
     return pickle.root

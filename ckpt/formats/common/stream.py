@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.bytes.source import Memory, Source, Window, grounded
-from ckpt.formats.common.holes import hole, written, zeros_before, zeros_text
-from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
+from ckpt.bytes.source import Memory, Source, Window, underlying_file
+from ckpt.formats.common.holes import partial_place, written_end, zeros_before, zeros_text
+from ckpt.formats.common.pickled import Contents, interpret_pickle, run, seen_as
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError
 from ckpt.model.limits import Limits
@@ -20,7 +20,7 @@ from ckpt.model.tensors import Storage
 from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle, TruncatedPickleError
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.tree.quantized import convolution, packed
+from ckpt.tree.quantized import convolution_attributes, packed_parameters
 from ckpt.tree.scalars import class_of
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -57,7 +57,7 @@ def needs_data(call: Opaque) -> str | None:
     if tensor_of(call) is not None:
         return None
     name = class_of(call)
-    is_packed = packed(call) is not None or convolution(call, name) is not None
+    is_packed = packed_parameters(call) is not None or convolution_attributes(call, name) is not None
     return "packed parameters of a quantized module" if is_packed else None
 
 
@@ -124,7 +124,7 @@ class Stream:
         keys = self.pickle()
         self._contents.pickles += [magic, protocol, keys]
         places = self._places(keys.root, main)
-        interpret(
+        interpret_pickle(
             main,
             self._contents,
             self._limits,
@@ -137,12 +137,12 @@ class Stream:
         """The pickle at `end`. Its length is unknown before it was read, so more bytes are read until it is whole."""
         start = self.end
         if not self._buffer:
-            self._grow(start)
+            self._grow_buffer(start)
         while True:
             try:
                 pickle = run(self._buffer, self._limits, self._contents.budget)
             except TruncatedPickleError as error:
-                if not self._grow(start):
+                if not self._grow_buffer(start):
                     size = self._source.size
                     problem = f"cut off: the file ends at {size:,} bytes, inside a pickle"
                     raise CutOffError(problem, hint=error.hint) from None
@@ -151,7 +151,7 @@ class Stream:
             self.end = start + pickle.end
             return pickle
 
-    def _grow(self, start: int) -> bool:
+    def _grow_buffer(self, start: int) -> bool:
         have = len(self._buffer)
         unread = self._source.size - start - have
         if unread <= 0:
@@ -185,9 +185,9 @@ class Stream:
         places: dict[str, tuple[int, int]] = {}
         position = self.end
         if self._is_cut:
-            self._written = written(self._source, self.end)
+            self._written = written_end(self._source, self.end)
         before: tuple[str, int] | None = None
-        counts = self._counts(keys, widths) if self._source.far is not None else {}
+        counts = self._read_numels(keys, widths) if self._source.far is not None else {}
         for key in keys:
             text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
             if text in places:
@@ -196,7 +196,7 @@ class Stream:
                 raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
             dtype, expected = widths[text]
             if self._is_cut:
-                count = self._whole(position, expected)
+                count = self._numel_at(position, expected)
                 if count < 0 and before is not None and self._is_zero(position):
                     self._ends[before[0]] = position - zeros_before(self._source, position, before[1])
                 places[text] = (position + 8, count)
@@ -216,7 +216,7 @@ class Stream:
                 )
             if numel != expected:
                 raise UnreadableError(
-                    f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}"
+                    f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count_text(expected)}"
                 )
             nbytes = storage_bytes(dtype, numel)
             position += 8
@@ -235,7 +235,7 @@ class Stream:
             )
         return places
 
-    def _whole(self, position: int, expected: Node) -> int:
+    def _numel_at(self, position: int, expected: Node) -> int:
         """Return the count of elements at a position, or -1 if it is another one than expected: the data is not there."""
         if position + 8 > self._source.size:
             return 0
@@ -246,7 +246,7 @@ class Stream:
         """Tell whether the count at a position is zero, as in bytes that were never written."""
         return self._source.read(position, 8) == bytes(8)
 
-    def _counts(
+    def _read_numels(
         self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
     ) -> dict[int, bytes]:
         """The counts of elements at the places where they should lie, in few requests. They are checked later."""
@@ -305,12 +305,12 @@ class Stream:
             return seen_as(before, dtype, nbytes, key, self._contents.storages)
         offset, elements = places[key]
         offset = min(offset, self._source.size)  # of one that is cut off, and of empty ones behind it
-        place: Place = Range(*grounded(self._source, offset), nbytes)
+        place: Place = Range(*underlying_file(self._source, offset), nbytes)
         end = min(self._written, self._ends.get(key, self._written))
         available = max(0, end - offset) if elements >= 0 else 0
         if available < nbytes:
-            there = Range(*grounded(self._source, offset), available) if available else None
-            place = hole(nbytes, f"storage {show(key, 80)} is not whole", there)
+            there = Range(*underlying_file(self._source, offset), available) if available else None
+            place = partial_place(nbytes, f"storage {show(key, 80)} is not whole", there)
         storage = make_storage(
             self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place
         )
@@ -334,5 +334,5 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
     raise UnreadableError(f"a view of storage {show(key, 80)} reaches past its {root.nbytes:,} bytes")
 
 
-def _count(node: Node) -> str:
+def _count_text(node: Node) -> str:
     return f"{node:,}" if type(node) is int and node.bit_length() < 80 else "another number"

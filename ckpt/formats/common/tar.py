@@ -54,7 +54,7 @@ class _Entry(NamedTuple):
     @property
     def end(self) -> int:
         """The offset of the next header."""
-        return _padded(self.offset + self.size)
+        return _padded_position(self.offset + self.size)
 
 
 def is_tar(head: bytes) -> bool:
@@ -101,7 +101,7 @@ def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[s
                 f"cut off: {show(name, 80)} needs bytes {position:,} to {position + size:,}, "
                 f"the file ends at {source.size:,}"
             )
-        plain = _plain(name, is_folder=kind == _FOLDER)
+        plain = _plain_name(name, is_folder=kind == _FOLDER)
         if plain in seen:
             raise UnreadableError(f"the tar archive holds {show(plain or name, 80)} twice")
         seen.add(plain)
@@ -126,33 +126,33 @@ def names_seen(source: Source) -> list[str]:
 def _iterate_entries(source: Source) -> Iterator[_Entry]:
     """Yield each member up to the blocks of zeros. Raises UnreadableError."""
     position = 0
-    block = _block(source, position)
+    block = _read_block(source, position)
     while block.strip(b"\0"):
-        header = _header(block, position)
+        header = _parse_header(block, position)
         position += BLOCK
         name, size = header.name, header.size
         if header.kind in b"xgL":
-            name, size, header, position = _extended(source, header, position)
+            name, size, header, position = _read_extension(source, header, position)
         entry = _Entry(name, position, size, header.kind)
         yield entry
         position = entry.end
-        block = _block(source, position)
+        block = _read_block(source, position)
 
 
-def _extended(source: Source, first: _Header, position: int) -> tuple[str, int, _Header, int]:
+def _read_extension(source: Source, first: _Header, position: int) -> tuple[str, int, _Header, int]:
     """Read the extension: (name, size, header, offset of the data) of the member that follows it."""
     if first.size > _EXTENSION:
         raise UnreadableError(f"the tar archive has a header of {first.size:,} bytes")
     if position + first.size > source.size:
         raise CutOffError(f"cut off: the tar archive ends inside a header, at {source.size:,} bytes")
     data = source.read(position, first.size)
-    position = _padded(position + first.size)
+    position = _padded_position(position + first.size)
     name: str | None = None
     size: int | None = None
     if first.kind == b"L":
-        name = _text(data.removesuffix(b"\0"), position)
+        name = _decode_text(data.removesuffix(b"\0"), position)
     else:
-        fields = _pax(data, position)
+        fields = _parse_pax_records(data, position)
         if first.kind == b"g" and fields.keys() & {"path", "size", "linkpath"}:
             raise UnreadableError("the tar archive sets a name or a size for all members")
         name = fields.get("path")
@@ -161,10 +161,10 @@ def _extended(source: Source, first: _Header, position: int) -> tuple[str, int, 
             if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
                 raise UnreadableError(f"the tar archive has an invalid size: {show(digits, 40)}")
             size = int(digits)
-    header = _header(_block(source, position), position)
+    header = _parse_header(_read_block(source, position), position)
     position += BLOCK
     if first.kind == b"g" and header.kind in b"xL":
-        return _extended(source, header, position)
+        return _read_extension(source, header, position)
     if header.kind in b"xgL":
         raise UnreadableError("the tar archive has two headers in a row for one member")
     return (
@@ -175,14 +175,14 @@ def _extended(source: Source, first: _Header, position: int) -> tuple[str, int, 
     )
 
 
-def _block(source: Source, position: int) -> bytes:
+def _read_block(source: Source, position: int) -> bytes:
     if position + BLOCK > source.size:
         raise CutOffError(f"cut off: the tar archive has no end, the file ends at {source.size:,} bytes")
     return source.read(position, BLOCK)
 
 
-def _header(block: bytes, position: int) -> _Header:
-    if _checksum(block) is None:
+def _parse_header(block: bytes, position: int) -> _Header:
+    if _header_checksum(block) is None:
         raise UnreadableError(f"the tar header at byte {position:,} does not match its checksum")
     magic = block[257:265]
     if magic not in (b"ustar\00000", b"ustar  \0", b"\0" * 8):
@@ -193,10 +193,10 @@ def _header(block: bytes, position: int) -> _Header:
             f"the tar header at byte {position:,} has a prefix that readers see differently"
         )
     whole = prefix + b"/" + name if prefix else name
-    return _Header(_text(whole, position), _number(block[124:136], position), block[156:157])
+    return _Header(_decode_text(whole, position), _parse_number(block[124:136], position), block[156:157])
 
 
-def _checksum(block: bytes) -> int | None:
+def _header_checksum(block: bytes) -> int | None:
     """The checksum of a header; None when it does not match: the sum of its bytes, with blanks for itself."""
     text = block[148:156].strip(b" \0")
     if not text or len(text) > 7 or not all(byte in b"01234567" for byte in text):
@@ -205,7 +205,7 @@ def _checksum(block: bytes) -> int | None:
     return total if int(text, 8) == total else None
 
 
-def _number(field: bytes, position: int) -> int:
+def _parse_number(field: bytes, position: int) -> int:
     """Read a number: octal digits, or bytes after a mark for sizes of 8 GiB and more."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
@@ -215,7 +215,7 @@ def _number(field: bytes, position: int) -> int:
     return int(text, 8)
 
 
-def _text(raw: bytes, position: int) -> str:
+def _decode_text(raw: bytes, position: int) -> str:
     if b"\0" in raw:
         raise UnreadableError(f"the tar header at byte {position:,} has a name with a NUL byte")
     try:
@@ -224,7 +224,7 @@ def _text(raw: bytes, position: int) -> str:
         raise UnreadableError(f"the tar header at byte {position:,} has a name that is not UTF-8") from None
 
 
-def _pax(data: bytes, position: int) -> dict[str, str]:
+def _parse_pax_records(data: bytes, position: int) -> dict[str, str]:
     """The records `LENGTH KEY=VALUE\\n`. LENGTH counts the whole record."""
     fields: dict[str, str] = {}
     while data:
@@ -234,7 +234,7 @@ def _pax(data: bytes, position: int) -> dict[str, str]:
         key, equals, value = record.partition(b"=")
         if not blank or not equals or not record.endswith(b"\n") or length > len(data):
             raise UnreadableError(f"the tar header before byte {position:,} has damaged records")
-        name = _text(key, position)
+        name = _decode_text(key, position)
         if name in fields:
             raise UnreadableError(
                 f"the tar header before byte {position:,} has the record {show(name, 40)} twice"
@@ -242,12 +242,12 @@ def _pax(data: bytes, position: int) -> dict[str, str]:
         if name.startswith("GNU.sparse") or name == "hdrcharset":
             raise UnreadableError(f"ckpt does not read tar records of {show(name, 40)}")
         # Other keys, such as the owner or times, may be anything.
-        fields[name] = _text(value[:-1], position) if name in ("path", "size", "linkpath") else ""
+        fields[name] = _decode_text(value[:-1], position) if name in ("path", "size", "linkpath") else ""
         data = data[length:]
     return fields
 
 
-def _plain(name: str, *, is_folder: bool) -> str:
+def _plain_name(name: str, *, is_folder: bool) -> str:
     """A name without `./`. Raises UnreadableError for one that leads out of the archive."""
     steps = name.removesuffix("/").split("/") if is_folder else name.split("/")
     while steps[:1] == ["."]:
@@ -265,5 +265,5 @@ def _check_end(source: Source, position: int) -> None:
         raise UnreadableError(f"more bytes follow the end of the tar archive at byte {position:,}")
 
 
-def _padded(position: int) -> int:
+def _padded_position(position: int) -> int:
     return -(-position // BLOCK) * BLOCK

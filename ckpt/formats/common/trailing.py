@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.bytes.source import Source
 from ckpt.model.errors import CkptError
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 _LOOKED, _SHOWN = 1 << 16, 40
 """Bytes that are looked at, and letters of a text that are shown."""
@@ -30,9 +30,9 @@ def trailing_text(source: Source, begin: int) -> str:
         data = bytes(source.read(begin, min(count, _LOOKED)))
         first = bytes(source.read(0, min(begin, _SAME)))
     except CkptError:
-        return plural(count, "byte")
+        return counted_noun(count, "byte")
     kind = _kind(data, first, is_all=count <= _LOOKED)
-    return f"{plural(count, 'byte')} ({kind})" if kind else plural(count, "byte")
+    return f"{counted_noun(count, 'byte')} ({kind})" if kind else counted_noun(count, "byte")
 
 
 def _kind(data: bytes, first: bytes, *, is_all: bool) -> str:

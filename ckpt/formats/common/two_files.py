@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.bytes.source import Source, grounded
+from ckpt.bytes.source import Source, underlying_file
 from ckpt.formats.common.archive import FLATBUFFERS, TRAILING
 from ckpt.formats.common.packed import is_packed, packing
 from ckpt.formats.common.zip_layout import (
@@ -62,7 +62,7 @@ def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
     torch goes by the numbers, zipfile of Python by where the directory lies. Behind a URL nothing is asked for: the loaders
     of archives read files.
     """
-    if grounded(source, 0)[0].far is not None:
+    if underlying_file(source, 0)[0].far is not None:
         return
     if source.size < END.size or source.read(0, 4) == LOCAL_MAGIC:
         return
@@ -74,12 +74,12 @@ def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
             return
         if position + END.size <= span:
             record = end_record(tail, position)
-            yield from _directory(source, source.size - span + position, record.size, record.offset)
+            yield from _directories_at(source, source.size - span + position, record.size, record.offset)
         position = tail.rfind(END_MAGIC, 0, position)
 
 
-def _directory(source: Source, end: int, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
-    places: list[tuple[int, EndRecord64 | None]] = [*_places64(source, end)]
+def _directories_at(source: Source, end: int, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
+    places: list[tuple[int, EndRecord64 | None]] = [*_end_records64(source, end)]
     for begin, wide in places or [(end, None)]:
         if wide is not None:
             size, offset = wide.size, wide.offset
@@ -89,7 +89,7 @@ def _directory(source: Source, end: int, size: int, offset: int) -> Iterator[tup
             yield begin - size, size, True
 
 
-def _places64(source: Source, end: int) -> list[tuple[int, EndRecord64]]:
+def _end_records64(source: Source, end: int) -> list[tuple[int, EndRecord64]]:
     """(offset, record) of the end records of zip64 where the locator before an end record says, and right before that."""
     locator = locator_before(source, end)
     if locator is None:

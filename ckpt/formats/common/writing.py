@@ -10,7 +10,7 @@ from struct import pack
 from ckpt.bytes.source import Memory
 from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import same_bytes
-from ckpt.elements.computed import little
+from ckpt.elements.computed import little_endian_storage
 from ckpt.formats.common.stream import MAGIC, PROTOCOL
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.errors import WriteError
@@ -21,7 +21,7 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Geometry, Storage, TensorRef, parts_of
 from ckpt.model.text import show
 from ckpt.pickle.calls import storage_class
-from ckpt.pickle.emit import StorageId, emit
+from ckpt.pickle.emit import StorageId, emit_pickle
 from ckpt.tree.find import is_alias
 from ckpt.tree.view import look
 
@@ -67,7 +67,7 @@ class Keys:
             key = self._free_key(storage) if storage.nbytes else self._key_of_empty(storage, pid)
             cls = pid[1] if type(pid) is tuple and type(pid[1]) is Global else storage_class(storage)
             storage_id = self._ids[id(storage)] = StorageId(
-                cls, key, "cpu" if storage.device is None else storage.device, numel(storage, cls)
+                cls, key, "cpu" if storage.device is None else storage.device, storage_numel(storage, cls)
             )
             self.storages.setdefault(key, storage)
         return storage_id
@@ -89,7 +89,7 @@ class Keys:
         return str(named)
 
 
-def numel(storage: Storage, cls: Global) -> int:
+def storage_numel(storage: Storage, cls: Global) -> int:
     """Count the elements of a storage as its class does.
 
     Untyped storages and elements below one byte count bytes.
@@ -108,20 +108,20 @@ def to_bytes(root: Node) -> bytes:
     parts = [head]
     for storage in storages:
         assert storage.place is not None
-        parts += (pack("<Q", numel(storage, storage_class(storage))), *storage.place.read_blocks())
+        parts += (pack("<Q", storage_numel(storage, storage_class(storage))), *storage.place.read_blocks())
     return b"".join(parts)
 
 
 def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Storage]]:
     """The stream without its data, and the storages in the order of the data."""
-    pickle = emit(root, keys, to_bytes, limits, legacy=True)
+    pickle = emit_pickle(root, keys, to_bytes, limits, legacy=True)
     order = sorted(keys.storages, key=lambda key: (*_place_of(keys.storages[key]), key))
     system = Dict()
     sizes = Dict()
     sizes.set(["short", "int", "long"], [2, 4, 4])
     system.set(["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes])
-    parts = [emit(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)]
-    parts += (pickle, emit([*order], keys, to_bytes, limits))
+    parts = [emit_pickle(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)]
+    parts += (pickle, emit_pickle([*order], keys, to_bytes, limits))
     return b"".join(parts), [keys.storages[key] for key in order]
 
 
@@ -139,12 +139,12 @@ def _place_of(storage: Storage) -> tuple[int, int]:
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless a written pickle has the tensors, the sharing and the values of the plan."""
     if len(planned.tensors) != len(written.tensors):
-        raise differs(f"{len(written.tensors):,} tensors instead of {len(planned.tensors):,}")
+        raise difference_error(f"{len(written.tensors):,} tensors instead of {len(planned.tensors):,}")
     ours: dict[Storage, int] = {}
     theirs: dict[Storage, int] = {}
     for entry, copy in zip(planned.tensors, written.tensors, strict=True):
         if (entry.name, entry.path) != (copy.name, copy.path):
-            raise differs(f"{show(copy.name, 80)} instead of {show(entry.name, 80)}")
+            raise difference_error(f"{show(copy.name, 80)} instead of {show(entry.name, 80)}")
         for mine, other in zip(parts_of(entry.tensor), parts_of(copy.tensor), strict=True):
             same = (
                 mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))[:]
@@ -156,12 +156,12 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
                 other.storage, len(theirs)
             )
             if not same:
-                raise differs(f"tensor {show(entry.name, 80)} differs")
+                raise difference_error(f"tensor {show(entry.name, 80)} differs")
     if len(planned.values) != len(written.values):
-        raise differs(f"{len(written.values):,} values instead of {len(planned.values):,}")
+        raise difference_error(f"{len(written.values):,} values instead of {len(planned.values):,}")
     for before, after in zip(planned.values, written.values, strict=True):
         if not same_value(before, after):
-            raise differs(f"value {show(before.name, 80)} differs")
+            raise difference_error(f"value {show(before.name, 80)} differs")
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
@@ -172,12 +172,12 @@ def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
             if part.storage in seen or part.storage.place is None:
                 continue
             seen.add(part.storage)
-            if not same_bytes(_bytes(part.storage), _bytes(copy.storage)):
-                raise differs(f"the bytes of {show(entry.name, 80)} differ from the source")
+            if not same_bytes(_storage_blocks(part.storage), _storage_blocks(copy.storage)):
+                raise difference_error(f"the bytes of {show(entry.name, 80)} differ from the source")
 
 
-def _bytes(storage: Storage) -> Iterator[bytes]:
-    place = little(storage).place
+def _storage_blocks(storage: Storage) -> Iterator[bytes]:
+    place = little_endian_storage(storage).place
     assert place is not None
     return place.read_blocks(0, storage.nbytes)
 
@@ -190,17 +190,17 @@ def same_value(value: Value, copy: Value) -> bool:
     if mine.kind != other.kind:
         return False
     if mine.kind == "scalar":
-        alike = mine.type == other.type and _kind(mine.value) is _kind(other.value)
+        alike = mine.type == other.type and _scalar_type(mine.value) is _scalar_type(other.value)
         return alike and (mine.value == other.value or mine.value != mine.value)
     return len(mine.children) == len(other.children)
 
 
-def _kind(value: object) -> type:
+def _scalar_type(value: object) -> type:
     """The type of a scalar. A bytearray may be written as a call, whose value reads as bytes."""
     return bytes if type(value) is bytearray else type(value)
 
 
-def differs(what: str) -> WriteError:
+def difference_error(what: str) -> WriteError:
     """The error for a written file that differs from the plan."""
     return WriteError(
         f"the written file differs from the plan and was not kept: {what}", hint="a bug in ckpt"
@@ -210,7 +210,7 @@ def differs(what: str) -> WriteError:
 # --- tensors under several names --------------------------------------------------------------------------------------
 
 
-def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
+def tensors_and_aliases(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
     """Return (the tensors of a file of the checkpoint, the other names of tied tensors).
 
     Tied tensors occur once, under their first name.

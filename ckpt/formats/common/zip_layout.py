@@ -141,7 +141,7 @@ def unicode_path(extra: bytes) -> bytes | None:
     return None
 
 
-def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
+def read_zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
     """Read (size, stored size, offset of the local header) from the zip64 field. Raises UnreadableError."""
     field = next((data for tag, _, data in iterate_extras(extra) if tag == _ZIP64), None)
     numbers = [] if field is None else [*unpack(f"<{len(field) // 8}Q", field[: len(field) // 8 * 8])]

@@ -8,20 +8,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ckpt.bytes.disk import PAGE
-from ckpt.bytes.far import coming, is_url
+from ckpt.bytes.far import is_url, iterate_ahead
 from ckpt.bytes.source import open_address
 from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import elements, pour, same_bytes
 from ckpt.elements.computed import place_of
 from ckpt.formats.common.safetensors import SHARDING, VERSION
-from ckpt.formats.common.writing import Draft, differs, held
+from ckpt.formats.common.writing import Draft, difference_error, tensors_and_aliases
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import LimitError, WriteError
 from ckpt.model.limits import Limits, is_text
 from ckpt.model.names import NamedKey
 from ckpt.model.tensors import Storage, TensorRef
 from ckpt.model.text import Json, show, show_name
-from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_of
+from ckpt.tree.find import METADATA, is_metadata, metadata_of, tied_aliases
 
 _EXPANDED = 1 << 30
 """The most bytes to which a tensor that repeats its storage (stride 0) may expand."""
@@ -70,7 +70,7 @@ def unfit(entry: Entry) -> str | None:
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The file of a checkpoint that has no losses. Raises LimitError."""
-    tensors, others = held(checkpoint)
+    tensors, others = tensors_and_aliases(checkpoint)
     texts = {key: text for key, text in metadata_of(checkpoint.root).items() if key not in _OF_PARTS}
     metadata = {"format": "pt", **texts, **others}
     # The library's order: the widest dtypes first, so that each tensor is aligned.
@@ -88,7 +88,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         }
         position += ref.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * _padding(8 + len(text), [ref for _, ref in tensors])
+    text += b" " * _padding_size(8 + len(text), [ref for _, ref in tensors])
     if len(text) > limits.header_bytes:
         raise LimitError(
             f"the safetensors header has {len(text):,} bytes", "header-bytes", limits.header_bytes
@@ -96,7 +96,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
     def write(sink: Sink) -> None:
         sink.write(len(text).to_bytes(8, "little") + text)
-        for name, ref in coming(tensors):
+        for name, ref in iterate_ahead(tensors):
             if ref.numel:
                 place = place_of(ref)
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
@@ -104,7 +104,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     return Draft(8 + len(text) + position, write)
 
 
-def _padding(begin: int, refs: Sequence[TensorRef]) -> int:
+def _padding_size(begin: int, refs: Sequence[TensorRef]) -> int:
     """Return the number of blanks at the end of a header of `begin` bytes.
 
     They align the data, to the place that most of it has in a page.
@@ -127,26 +127,26 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
     opens it.
     """
     tensors = {entry.name: entry.tensor for entry in written.tensors}
-    others = aliases(written)
+    others = tied_aliases(written)
     for entry in planned.tensors:
         other = tensors.get(others.get(entry.name, entry.name))
         if other is None or (other.dtype, other.shape) != (entry.tensor.dtype, entry.tensor.shape):
-            raise differs(f"tensor {show(entry.name, 80)} differs")
+            raise difference_error(f"tensor {show(entry.name, 80)} differs")
     extra = tensors.keys() - {entry.name for entry in planned.tensors}
     if extra:
-        raise differs(f"{show(min(extra), 80)} was not planned")
+        raise difference_error(f"{show(min(extra), 80)} was not planned")
     check_by_library(written.path)
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless every element in a written file equals its source."""
     tensors = {entry.name: entry.tensor for entry in written.tensors}
-    others = aliases(written)
+    others = tied_aliases(written)
     for entry in planned.tensors:
         other = tensors[others.get(entry.name, entry.name)]
         assert isinstance(entry.tensor, TensorRef) and isinstance(other, TensorRef)
         if not same_bytes(elements(entry.tensor), elements(other)):
-            raise differs(f"the bytes of {show(entry.name, 80)} differ from the source")
+            raise difference_error(f"the bytes of {show(entry.name, 80)} differ from the source")
 
 
 def check_by_library(path: str) -> None:
@@ -154,7 +154,7 @@ def check_by_library(path: str) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with _near(path) as near, safe_open(near, framework="numpy") as opened:
+        with _openable_path(path) as near, safe_open(near, framework="numpy") as opened:
             opened.keys()
     except SafetensorError as error:
         raise WriteError(
@@ -163,7 +163,7 @@ def check_by_library(path: str) -> None:
 
 
 @contextmanager
-def _near(path: str) -> Iterator[str]:
+def _openable_path(path: str) -> Iterator[str]:
     """A path that the library opens: of an object a file with its header, and a hole in the place of its data."""
     if not is_url(path):
         yield path

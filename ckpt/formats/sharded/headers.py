@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ckpt.bytes.location import Location, opening
+from ckpt.bytes.location import Location, names_opened_ahead
 from ckpt.bytes.source import Source
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
 from ckpt.formats.format import HEAD_BYTES
@@ -13,7 +13,7 @@ from ckpt.model.account import Account, Notice
 from ckpt.model.checkpoint import Checkpoint, Container, Entry, Value
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage
@@ -41,7 +41,7 @@ def read_shards(
     """
     shards: list[Shard] = []
     trial = budget.copy()
-    for name, mark in zip(opening(folder, places), marks, strict=True):
+    for name, mark in zip(names_opened_ahead(folder, places), marks, strict=True):
         shard = read_shard(name, mark, places[name], limits, trial)
         if shard is None:
             for other in shards:
@@ -73,7 +73,7 @@ def of_headers(
 ) -> Checkpoint:
     """Return one checkpoint over shards, without the `copies`."""
     pairs = [
-        (natural(name), name, shard)
+        (natural_sort_key(name), name, shard)
         for shard in shards
         for name in shard.header.tensors
         if not copies or (shard.name, name) not in copies

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ckpt.bytes.far import is_url
-from ckpt.bytes.location import Location, is_plain_name, opening, read_file
+from ckpt.bytes.location import Location, is_plain_name, names_opened_ahead, read_file
 from ckpt.bytes.source import lost_blob
 from ckpt.formats.common.sets import ShardSet, kind_of
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
@@ -18,9 +18,9 @@ from ckpt.model.account import Notice
 from ckpt.model.checkpoint import names_of
 from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 LISTED = 10
 """The most names in one line."""
@@ -45,7 +45,7 @@ def unindexed(probe: Probe, shards: ShardSet, limits: Limits) -> Layout:
     """The files of a set without an index, with notices of what is missing. Raises LimitError."""
     if len(shards.files) > limits.shards:
         raise LimitError("the folder holds too many shards", "shards", limits.shards)
-    names = sorted(shards.files.values(), key=natural)
+    names = sorted(shards.files.values(), key=natural_sort_key)
     places = {name: probe.location.child(name) for name in names}
     index = f"{shards.stem}{shards.ending}.index.json"
     text = f"{show(shards.label, 80)} has no index: transformers and diffusers look for {show(index, 80)}"
@@ -62,25 +62,25 @@ def listed(probe: Probe, limits: Limits) -> Layout:
     """The files that an index names, whether they are there or not. Raises UnreadableError."""
     folder = probe.location.parent()
     weight_map, locations, total_size = _read_index(probe.location, folder, limits, probe.budget)
-    places = {name: locations[name] for name in sorted(locations, key=natural)}
+    places = {name: locations[name] for name in sorted(locations, key=natural_sort_key)}
     return Layout(folder, weight_map, places, total_size)
 
 
-def present(probe: Probe, layout: Layout, limits: Limits) -> Layout:
+def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
     """The files that are there, if they hold all or with `partial`. Raises UnreadableError."""
     places = layout.places
-    missing = [name for name in opening(layout.folder, places) if not places[name].is_file()]
+    missing = [name for name in names_opened_ahead(layout.folder, places) if not places[name].is_file()]
     if not missing:
         return layout
     there = {name: place for name, place in places.items() if name not in missing}
     beside = {**there, **files_beside(layout)}
-    holds = _holders(probe, beside, limits)
+    holds = _shards_by_name(probe, beside, limits)
     files: dict[str, str] = {}
     for name in layout.weight_map:
         if len(holds.get(name, ())) == 1:
             files[name] = holds[name][0]
     if len(files) == len(layout.weight_map):
-        return _stale(probe, layout, missing, beside, files)
+        return _stale_layout(probe, layout, missing, beside, files)
     lost = set(missing)
     now = {
         name: next((file for file in holds.get(name, ()) if file in there), shard)
@@ -105,7 +105,7 @@ def present(probe: Probe, layout: Layout, limits: Limits) -> Layout:
     )
 
 
-def _stale(
+def _stale_layout(
     probe: Probe,
     layout: Layout,
     missing: Sequence[str],
@@ -119,16 +119,18 @@ def _stale(
     text = (
         f"{name} is stale: {len(missing):,} of {len(layout.places):,} shards that it names {verb} not there"
     )
-    names = and_more([show(file, 80) for file in sorted(held, key=natural)], 3)
-    notice = Notice("stale-index", f"{text}, and each of its {plural(len(files), 'tensor')} is in {names}")
-    places = {file: beside[file] for file in sorted(held, key=natural)}
+    names = and_more([show(file, 80) for file in sorted(held, key=natural_sort_key)], 3)
+    notice = Notice(
+        "stale-index", f"{text}, and each of its {counted_noun(len(files), 'tensor')} is in {names}"
+    )
+    places = {file: beside[file] for file in sorted(held, key=natural_sort_key)}
     return Layout(layout.folder, files, places, None, (notice,))
 
 
-def _holders(probe: Probe, places: Mapping[str, Location], limits: Limits) -> dict[str, list[str]]:
+def _shards_by_name(probe: Probe, places: Mapping[str, Location], limits: Limits) -> dict[str, list[str]]:
     """The shards that hold each tensor. A shard that cannot be read holds none."""
     holds: dict[str, list[str]] = {}
-    for file in opening(next(iter(places.values())).parent(), places) if places else ():
+    for file in names_opened_ahead(next(iter(places.values())).parent(), places) if places else ():
         for name in names_in(probe, places[file], limits) or ():
             holds.setdefault(name, []).append(file)
     return holds
@@ -159,7 +161,7 @@ def files_beside(layout: Layout) -> dict[str, Location]:
     except NotOpenedError:
         return {}
     places: dict[str, Location] = {}
-    for name in sorted(names, key=natural):
+    for name in sorted(names, key=natural_sort_key):
         if name not in layout.places and kind_of(name) in kinds:
             try:
                 places[name] = layout.folder.child(name)
@@ -174,7 +176,7 @@ def is_one(folder: Location, shards: ShardSet, limits: Limits) -> bool:
     The first two of safetensors share no name; other files begin as a pickle or an archive does. Many programs number
     files of data so, or files that each hold a whole.
     """
-    names = sorted(shards.files.values(), key=natural)[:2]
+    names = sorted(shards.files.values(), key=natural_sort_key)[:2]
     seen: set[str] = set()
     for name in names:
         try:

@@ -12,28 +12,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ckpt.bytes.executor import Executor
-from ckpt.bytes.location import opening
+from ckpt.bytes.location import names_opened_ahead
 from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.sets import ShardSet
 from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.formats.sharded import FORMAT
 from ckpt.formats.sharded.headers import Copies, of_headers, read_shards
-from ckpt.formats.sharded.index import LISTED, Layout, listed, present, unindexed
+from ckpt.formats.sharded.index import LISTED, Layout, listed, present_layout, unindexed
 from ckpt.formats.sharded.strays import with_strays
 from ckpt.model.account import Account, Notice
 from ckpt.model.checkpoint import Checkpoint, Container, Entry, RecordedFile, Refusal, Value, names_of
 from ckpt.model.errors import CkptError, UnreadableError
 from ckpt.model.limits import Limits
-from ckpt.model.names import Path, natural
+from ckpt.model.names import Path, natural_sort_key
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import replace
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of, without_keys
 from ckpt.tree.view import look
 
 
-def merged(
+def merge_shards(
     path: str, format: str, shards: Sequence[tuple[str, Checkpoint]], notices: Sequence[Notice]
 ) -> Checkpoint:
     """Merge shards by their file names. The ids of their storages are distinct already."""
@@ -41,8 +41,8 @@ def merged(
     traits = every[0].traits
     weights = [entry for shard in every for entry in shard.tensors]
     if not traits.keeps_order:
-        weights.sort(key=lambda entry: natural(entry.name))
-    root = _root(every, weights)
+        weights.sort(key=lambda entry: natural_sort_key(entry.name))
+    root = _merge_trees(every, weights)
     names = tuple(entry.name for entry in weights)
     only = every[0].containers if len(every) == 1 else ()
     return Checkpoint(
@@ -53,11 +53,11 @@ def merged(
         root=root,
         tensors=tuple(weights),
         storages=tuple(storage for part in every for storage in part.storages),
-        values=tuple(_values(every)),
+        values=tuple(_merge_values(every)),
         containers=only or (Container((), "", "dict", names, 0, len(weights), node=root),),
         imports=tuple(row for part in every for row in part.imports),
         byteorder=every[0].byteorder,
-        weights_only=_refusals(every),
+        weights_only=_merge_refusals(every),
         encoding=next((part.encoding for part in every if part.encoding), None),
         not_loadable=next((part.not_loadable for part in every if part.not_loadable), None),
         account=Account((*notices, *(notice for part in every for notice in part.account.notices))),
@@ -66,7 +66,7 @@ def merged(
     )
 
 
-def _root(shards: Sequence[Checkpoint], weights: Sequence[Entry]) -> Dict:
+def _merge_trees(shards: Sequence[Checkpoint], weights: Sequence[Entry]) -> Dict:
     """The tree: the content of the shards side by side in the order of `weights`, and their metadata once."""
     root = Dict()
     metadata: dict[str, str] = {}
@@ -82,7 +82,7 @@ def _root(shards: Sequence[Checkpoint], weights: Sequence[Entry]) -> Dict:
     return root
 
 
-def _values(shards: Sequence[Checkpoint]) -> list[Value]:
+def _merge_values(shards: Sequence[Checkpoint]) -> list[Value]:
     """The values of all shards. Each shard repeats the metadata, so a value that an earlier shard has is left out."""
     values: list[Value] = []
     paths: set[Path] = set()
@@ -92,13 +92,13 @@ def _values(shards: Sequence[Checkpoint]) -> list[Value]:
     return values
 
 
-def _refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:
+def _merge_refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:
     if all(shard.weights_only is None for shard in every):
         return None
     return tuple(row for shard in every for row in shard.weights_only or ())
 
 
-def mark(probe: Probe, number: int) -> str:
+def shard_mark(probe: Probe, number: int) -> str:
     """The prefix of the storage ids of a shard, in the checkpoint over all of them."""
     return f"{probe.mark}shard-{number + 1}:"
 
@@ -113,28 +113,28 @@ def read_set(probe: Probe, shards: ShardSet, limits: Limits) -> Checkpoint:
 
 
 def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
-    marks = [mark(probe, number) for number in range(len(layout.places))]
+    marks = [shard_mark(probe, number) for number in range(len(layout.places))]
     usual = read_shards(layout.folder, layout.places, marks, limits, probe.budget)
     if usual is not None:
         try:
             held = [(shard.name, shard.header.tensors) for shard in usual]
-            notices, copies = _compare(layout, held)
+            notices, copies = _compare_index(layout, held)
             checkpoint = of_headers(probe.path, usual, (*layout.notices, *notices), copies)
             return with_strays(replace(checkpoint, index_bytes=layout.total_size), layout, probe, limits)
         except BaseException:
             for part in usual:
                 part.source.close()
             raise
-    layout = present(probe, layout, limits)
+    layout = present_layout(probe, layout, limits)
     places = layout.places
-    prefixes = {name: mark(probe, number) for number, name in enumerate(places)}
+    prefixes = {name: shard_mark(probe, number) for number, name in enumerate(places)}
     files = CheckpointFiles(
         layout.folder, lambda name: probe.open(places[name], prefixes[name]), partial=probe.partial
     )
     with files.closing_on_errors():
         files.open_all(places)
         for name, error in files.unread.items():
-            layout = _without(layout, name, error)
+            layout = _without_shard(layout, name, error)
         shards = list(files.files.items())
         if not shards:
             raise UnreadableError("none of the shards can be read")
@@ -142,9 +142,9 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
         there = {name for _, shard in shards for name in names_of(shard.tensors)}
         listed = {name: file for name, file in layout.weight_map.items() if name in there or name not in cut}
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
-        notices, copies = _compare(layout._replace(weight_map=listed), named)
+        notices, copies = _compare_index(layout._replace(weight_map=listed), named)
         kept = [(name, _without_copies(name, shard, copies)) for name, shard in shards]
-        checkpoint = merged(probe.path, FORMAT.name, kept, (*layout.notices, *notices))
+        checkpoint = merge_shards(probe.path, FORMAT.name, kept, (*layout.notices, *notices))
         return with_strays(replace(checkpoint, index_bytes=layout.total_size), layout, probe, limits)
 
 
@@ -164,12 +164,12 @@ def _without_copies(file: str, shard: Checkpoint, copies: Copies) -> Checkpoint:
     )
 
 
-def _without(layout: Layout, name: str, error: CkptError) -> Layout:
+def _without_shard(layout: Layout, name: str, error: CkptError) -> Layout:
     """The layout without a shard that cannot be read, and with a notice of its tensors, which the index names."""
     gone = tuple(tensor for tensor, shard in layout.weight_map.items() if shard == name)
     text = f"{show(name, 80)} was not read: {error.advice}"
     if layout.is_indexed:
-        text += f": {plural(len(gone), 'tensor')} lost"
+        text += f": {counted_noun(len(gone), 'tensor')} lost"
     rest = {tensor: shard for tensor, shard in layout.weight_map.items() if shard != name}
     return layout._replace(
         weight_map=rest, total_size=None, notices=(*layout.notices, Notice("incomplete", text, gone))
@@ -178,10 +178,10 @@ def _without(layout: Layout, name: str, error: CkptError) -> Layout:
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
     """The files of an index. Raises UnreadableError when shards are missing or the index is invalid."""
-    return present(probe, listed(probe, limits), limits)
+    return present_layout(probe, listed(probe, limits), limits)
 
 
-def _compare(
+def _compare_index(
     layout: Layout, shards: Sequence[tuple[str, Iterable[str]]]
 ) -> tuple[list[Notice], set[tuple[str, str]]]:
     """Compare the index with the shards and the names in each. Return notices, and the copies that are not read.
@@ -196,7 +196,9 @@ def _compare(
     lost = [name for name in weight_map if name not in holds]
     if lost:
         listed = and_more([show(name, 80) for name in lost], LISTED)
-        raise UnreadableError(f"the index lists {plural(len(lost), 'tensor')} that no shard holds: {listed}")
+        raise UnreadableError(
+            f"the index lists {counted_noun(len(lost), 'tensor')} that no shard holds: {listed}"
+        )
     twice = [name for name, files in holds.items() if len(files) > 1]
     for name in twice:
         if weight_map.get(name) not in holds[name]:
@@ -207,7 +209,7 @@ def _compare(
     if copies:
         first = twice[0]
         other = next(file for file in holds[first] if file != weight_map[first])
-        what = f"{plural(len(twice), 'tensor')} {'is' if len(twice) == 1 else 'are'} in several shards"
+        what = f"{counted_noun(len(twice), 'tensor')} {'is' if len(twice) == 1 else 'are'} in several shards"
         where = f"{show(first, 80)} is read from {show(weight_map[first], 60)}, not from {show(other, 60)}"
         text = (
             f"{what}, and the index decides: {where}; a loader that takes all of each file may take the other"
@@ -242,14 +244,14 @@ def checksums(
 
 def checksums_of(probe: Probe, layout: Layout, check: Check) -> ChecksumReport:
     """Check each shard of a layout."""
-    prefixes = {name: mark(probe, number) for number, name in enumerate(layout.places)}
-    names = opening(layout.folder, layout.places)
+    prefixes = {name: shard_mark(probe, number) for number, name in enumerate(layout.places)}
+    names = names_opened_ahead(layout.folder, layout.places)
     return check_files(names, lambda name: check(layout.places[name], prefixes[name]))
 
 
 def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
     layout = layout_of(probe, limits)
-    names = opening(layout.folder, layout.places)
+    names = names_opened_ahead(layout.folder, layout.places)
     shards = [file for name in names for file in inner(layout.places[name], name)]
     return [*shards, *_of_index(probe, limits)]
 

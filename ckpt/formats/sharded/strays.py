@@ -13,7 +13,7 @@ from ckpt.model.errors import CkptError, LimitError, NotOpenedError
 from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Tensor
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _LOOKED = 16
 """The most files beside the shards that are looked into."""
@@ -32,7 +32,7 @@ def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Li
     rows: list[tuple[str, str]] = []
     twice: dict[str, None] = {}
     for name in list(beside)[:_LOOKED]:
-        text, names = _stray(probe, beside[name], own, limits)
+        text, names = _describe_stray(probe, beside[name], own, limits)
         rows.append((show(name, 80), text))
         twice.update(dict.fromkeys(names))
     of = "the index" if layout.is_indexed else "the set"
@@ -42,7 +42,7 @@ def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Li
     return replace(checkpoint, account=checkpoint.account.with_notices(notice))
 
 
-def _stray(
+def _describe_stray(
     probe: Probe, location: Location, own: Mapping[str, Tensor], limits: Limits
 ) -> tuple[str, tuple[str, ...]]:
     """Return what a file beside the shards holds, and the names that the checkpoint has elsewhere."""
@@ -56,7 +56,9 @@ def _stray(
     both = tuple(name for name in looks if name in own)
     listed = and_more([show(name, 80) for name in both or looks], 3)
     if not both:
-        return f"holds {plural(len(looks), 'tensor')} of other names" + (f": {listed}" if looks else ""), ()
+        return f"holds {counted_noun(len(looks), 'tensor')} of other names" + (
+            f": {listed}" if looks else ""
+        ), ()
     unlike = [name for name in both if looks[name].dtype != own[name].dtype]
     text = f"holds {listed}, which {'are' if len(both) > 1 else 'is'} read from other shards"
     if unlike:

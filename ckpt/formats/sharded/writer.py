@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection
 from itertools import count
 
-from ckpt.bytes.far import is_url, writer
+from ckpt.bytes.far import is_url, url_writer
 from ckpt.bytes.location import Location, locate, read_file
-from ckpt.formats.common.writing import Draft, held
+from ckpt.formats.common.writing import Draft, tensors_and_aliases
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits, parse_json
@@ -25,12 +25,12 @@ FORMAT = "safetensors"
 """The format of each shard."""
 
 
-def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
+def split_checkpoint(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
     """Split a checkpoint for safetensors into parts of at most `shard_bytes` bytes of tensors, in its order.
 
     A larger tensor gets a part of its own. The names of a tied tensor stay together.
     """
-    tensors, others = held(checkpoint)
+    tensors, others = tensors_and_aliases(checkpoint)
     number: dict[str, int] = {}
     count = used = 0
     for name, ref in tensors:
@@ -87,13 +87,13 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     A file that another index names, or an index that cannot be read may name, is neither a shard of it nor stray.
     """
     location = locate(folder)
-    names = writer().names(folder) if is_url(folder) else location.names()
+    names = url_writer().names(folder) if is_url(folder) else location.names()
     taken = [name.removesuffix("/") for name in names]
     mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
     own: frozenset[str] = frozenset()
     for name in taken:
         if name.endswith(".index.json"):
-            named = _named(location, name, limits)
+            named = _files_in_index(location, name, limits)
             if name == index_name(stem):
                 own = named or own
             else:
@@ -102,7 +102,7 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     return OldSet(frozenset(taken), shards, tuple(name for name in mine if name not in own))
 
 
-def _named(folder: Location, index: str, limits: Limits) -> frozenset[str] | None:
+def _files_in_index(folder: Location, index: str, limits: Limits) -> frozenset[str] | None:
     """Return the files that an index names, or None if it cannot be read."""
     try:
         data = read_file(folder.child(index), limits, "the index")
@@ -120,7 +120,7 @@ def index_draft(parts: list[Checkpoint], names: list[str]) -> Draft:
     weight_map: dict[str, str] = {}
     total = 0
     for part, name in zip(parts, names, strict=True):
-        for tensor, ref in held(part)[0]:
+        for tensor, ref in tensors_and_aliases(part)[0]:
             weight_map[tensor] = name
             total += ref.nbytes
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}

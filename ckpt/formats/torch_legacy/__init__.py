@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import TORCH, Format, Probe, no_checksums
@@ -31,10 +31,10 @@ FORMAT = Format(
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    return _read(probe, limits, is_cut=False)
+    return _read_stream(probe, limits, is_cut=False)
 
 
-def _read(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
+def _read_stream(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
     if not is_cut:
         refuse_end(probe.file)
     contents = Contents((), read_nested, probe.mark, probe.budget)
@@ -52,7 +52,7 @@ def _read(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
     )
     early = (needs_data(call) for pickle in contents.pickles for call in pickle.calls)
     kind = "UntypedStorage" if untyped else next((kind for kind in early if kind is not None), None)
-    return checkpoint(
+    return make_checkpoint(
         probe.path,
         FORMAT.name,
         FORMAT.traits,
@@ -69,4 +69,4 @@ checksums = no_checksums
 
 
 def salvage(probe: Probe, limits: Limits) -> Checkpoint | None:
-    return _read(probe, limits, is_cut=True) if is_legacy(probe.head) else None
+    return _read_stream(probe, limits, is_cut=True) if is_legacy(probe.head) else None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from struct import pack
 
-from ckpt.bytes.far import coming
+from ckpt.bytes.far import iterate_ahead
 from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import pour
-from ckpt.elements.computed import little
+from ckpt.elements.computed import little_endian_storage
 from ckpt.formats.common.stream import needs_data
-from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, numel, stream_of
+from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, storage_numel, stream_of
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
 from ckpt.pickle.calls import is_typed, storage_class
-from ckpt.pickle.judge.imports import reached
+from ckpt.pickle.judge.imports import names_and_calls
 from ckpt.tree.find import places_of
 
 __all__ = ["compare", "compare_bytes", "draft", "losses", "unfit"]
@@ -26,9 +26,9 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
     def write(sink: Sink) -> None:
         sink.write(head)
-        for storage in coming(storages):
-            sink.write(pack("<Q", numel(storage, storage_class(storage))))
-            pour(little(storage), sink, crc=False)
+        for storage in iterate_ahead(storages):
+            sink.write(pack("<Q", storage_numel(storage, storage_class(storage))))
+            pour(little_endian_storage(storage), sink, crc=False)
 
     return Draft(len(head) + sum(8 + storage.nbytes for storage in storages), write)
 
@@ -43,7 +43,11 @@ def losses(checkpoint: Checkpoint) -> list[str]:
         for storage in checkpoint.storages
         if storage.place is not None and not is_typed(storage)
     ]
-    early = {id(call): kind for call in reached(checkpoint.root)[1] if (kind := needs_data(call)) is not None}
+    early = {
+        id(call): kind
+        for call in names_and_calls(checkpoint.root)[1]
+        if (kind := needs_data(call)) is not None
+    }
     names = places_of(checkpoint.root, set(early)) if early else {}
     return [
         *untyped,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run
 from ckpt.formats.common.storages import StorageFolder
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import TORCH, Format, Probe
@@ -47,9 +47,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     contents = Contents(archive.notices, read_nested, probe.mark, budget)
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
     folder = StorageFolder(archive, "tensors", contents)
-    interpret(pickle, contents, limits, folder.resolve, 0)
+    interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
-    return checkpoint(
+    return make_checkpoint(
         probe.path,
         FORMAT.name,
         FORMAT.traits,

@@ -7,7 +7,7 @@ shortcut (`.storage_alignment`).
 from __future__ import annotations
 
 from ckpt.formats.common.archive import OWN, Archive, check_small
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run_skimmed
+from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run_skimmed
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.format import Probe
 from ckpt.formats.torch_zip import FORMAT
@@ -63,7 +63,7 @@ def read_from(
         )
     if archive.outside:
         contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
-    interpret(pickle, contents, limits, folder.resolve, 0)
+    interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     refused = _refused_version(archive)
     if refused is not None:
         contents.not_loadable = refused
@@ -76,7 +76,7 @@ def read_from(
         left_out = _judge_others(archive, folder, contents, limits, budget)
     is_whole = not archive.is_partial or (refused is None and not contents.short)
     origin = ArchiveOrigin(archive, folder, left_out) if is_whole and not archive.outside else None
-    read = checkpoint(
+    read = make_checkpoint(
         path,
         FORMAT.name,
         FORMAT.traits,

@@ -16,10 +16,10 @@ from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, Traits
 from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import replace
 from ckpt.model.text import pasted_path
-from ckpt.pickle.machine import run
+from ckpt.pickle.machine import run_machine
 
 PICKLE = "data.pkl"
 _SMALL = ("version", "byteorder", ".format_version", ".storage_alignment")
@@ -43,11 +43,13 @@ def files(probe: Probe) -> tuple[str, ...] | None:
     folder = _folder_of(probe)
     if folder is None:
         return None
-    inner = "" if folder.name == probe.location.name else f"{_last(folder)}/"
+    inner = "" if folder.name == probe.location.name else f"{_last_step(folder)}/"
     keys = _keys_of(folder, probe.limits)
     # Any other file is judged by itself.
     kept = [
-        name for name, file in _members(folder) if keys is None or _is_read(name, file, keys, probe.limits)
+        name
+        for name, file in _list_members(folder)
+        if keys is None or _is_read(name, file, keys, probe.limits)
     ]
     return tuple(inner + name for name in kept)
 
@@ -84,12 +86,12 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
     folder = _folder_of(probe)
     assert folder is not None
-    names = _names(folder)
+    names = _list_names(folder)
     zip_again = _zip_command(folder)
     if any(name in names for name in _PROGRAM):
         problem = "an unpacked TorchScript archive, which ckpt reads as an archive only"
         raise UnsupportedError(problem, hint=zip_again)
-    members = _members(folder)
+    members = _list_members(folder)
     if len(members) > limits.entries:
         raise LimitError("the folder holds too many files", "entries", limits.entries)
     sources: list[Source] = []
@@ -97,7 +99,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for _, location in members:
             sources.append(location.open())
         joined = Joined(folder.name, sources)
-        root = _last(folder)
+        root = _last_step(folder)
         records = Records()
         offset = 0
         for (name, _), source in zip(members, sources, strict=True):
@@ -124,11 +126,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 def _folder_of(probe: Probe) -> Location | None:
     """The folder with `data.pkl` that a path leads to: the folder itself, the one around it, or the pickle."""
     if not probe.is_folder:
-        if _last(probe.location) != PICKLE:
+        if _last_step(probe.location) != PICKLE:
             return None
         folder = probe.location.parent()
-        return folder if _is_one(_names(folder)) else None
-    names = _names(probe.location)
+        return folder if _is_one(_list_names(folder)) else None
+    names = _list_names(probe.location)
     if PICKLE in names:
         return probe.location if _is_one(names) else None
     if len(names) > _AROUND:
@@ -140,7 +142,7 @@ def _folder_of(probe: Probe) -> Location | None:
                 inner = probe.location.child(name[:-1], "no")
             except UnreadableError:
                 continue
-            if _is_one(_names(inner)):
+            if _is_one(_list_names(inner)):
                 found.append(inner)
     return found[0] if len(found) == 1 else None
 
@@ -150,7 +152,9 @@ def _keys_of(folder: Location, limits: Limits) -> set[str] | None:
     source = folder.child(PICKLE, "no").open()
     try:
         budget = Budget(limits, source.size)
-        pickle = run(read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE), limits, 0, budget)
+        pickle = run_machine(
+            read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE), limits, 0, budget
+        )
     except CkptError:
         return None
     finally:
@@ -163,9 +167,9 @@ def _is_one(names: list[str]) -> bool:
     return PICKLE in names and any(mark in names for mark in _MARKS)
 
 
-def _members(folder: Location) -> list[tuple[str, Location]]:
+def _list_members(folder: Location) -> list[tuple[str, Location]]:
     """The files of the archive by their names in it, in the order of torch. No link is followed."""
-    names = _names(folder)
+    names = _list_names(folder)
     members: list[tuple[str, Location]] = []
     for name in (PICKLE, *_SMALL):
         if name in names:
@@ -173,19 +177,19 @@ def _members(folder: Location) -> list[tuple[str, Location]]:
     for inner in _FOLDERS:
         if f"{inner}/" in names:
             below = folder.child(inner, "no")
-            keys = sorted((key for key in _names(below) if not key.endswith("/")), key=natural)
+            keys = sorted((key for key in _list_names(below) if not key.endswith("/")), key=natural_sort_key)
             members += [(f"{inner}/{key}", below.child(key, "no")) for key in keys]
     return members
 
 
-def _names(folder: Location) -> list[str]:
+def _list_names(folder: Location) -> list[str]:
     try:
         return folder.names()
     except NotOpenedError:
         return []
 
 
-def _last(location: Location) -> str:
+def _last_step(location: Location) -> str:
     return location.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 

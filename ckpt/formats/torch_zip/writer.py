@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt.elements.blocks import is_big
-from ckpt.elements.computed import little
+from ckpt.elements.computed import little_endian_storage
 from ckpt.formats.common.appended import end_before
 from ckpt.formats.common.archive import COMPUTED_OFFSETS, OWN, Archive
 from ckpt.formats.common.directory import Record
@@ -14,10 +14,10 @@ from ckpt.formats.common.layout import (
     VERSION,
     PlannedRecord,
     alignment_of,
-    appended,
+    appended_records,
     bytes_record,
-    copied,
-    fresh,
+    copied_record,
+    fresh_records,
     is_sound,
     lay_out,
     storage_record,
@@ -28,7 +28,7 @@ from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import WriteError
 from ckpt.model.limits import Limits
 from ckpt.model.places import Range
-from ckpt.pickle.emit import emit
+from ckpt.pickle.emit import emit_pickle
 
 __all__ = [
     "append",
@@ -57,15 +57,19 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     A checkpoint from such an archive keeps its root, its records and their order. Without edits every byte keeps
     its place; with edits storages keep their position within a page. Raises LimitError.
     """
-    pickle, keys = _pickle(checkpoint, limits)
+    pickle, keys = _emit_pickle(checkpoint, limits)
     origin = checkpoint.origin if isinstance(checkpoint.origin, ArchiveOrigin) else None
     # Torch swaps all storages of a file or none, so mixed byte orders become little-endian.
     used = keys.storages.values()
     big = any(map(is_big, used)) and all(is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used)
     if not big:
-        keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
+        keys.storages = {key: little_endian_storage(storage) for key, storage in keys.storages.items()}
     order = b"big" if big else b"little"
-    records = fresh(order, pickle, keys) if origin is None else _again(origin, order, pickle, keys)
+    records = (
+        fresh_records(order, pickle, keys)
+        if origin is None
+        else _rewritten_records(origin, order, pickle, keys)
+    )
     alignment = alignment_of(origin.archive) if origin else ALIGNMENT
     layout = lay_out(records, alignment)
     if not layout.regular or not _in_order(records, keys):
@@ -82,7 +86,7 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     unused bytes. The old directory stays valid until the last byte is written. Our own reader reads the new end
     first. Raises WriteError when the storages were edited as well.
     """
-    pickle, keys = _pickle(checkpoint, limits)
+    pickle, keys = _emit_pickle(checkpoint, limits)
     assert isinstance(checkpoint.origin, ArchiveOrigin)
     archive = checkpoint.origin.archive
     for key, storage in keys.storages.items():
@@ -91,15 +95,15 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
         # Only a range can be a record of the archive itself.
         if old is None or not isinstance(place, Range) or place.offset != old.offset:
             raise WriteError("the storages change, so they cannot stay in place", hint="--in-place --copy")
-    record, directory, whole = appended(archive, {"data.pkl": pickle}, limits)
+    record, directory, whole = appended_records(archive, {"data.pkl": pickle}, limits)
     compare(checkpoint, read_from(whole, checkpoint.path, limits))
     return record, directory
 
 
-def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
+def _emit_pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     origin = checkpoint.origin
     keys = Keys(checkpoint.storages, origin.folder if isinstance(origin, ArchiveOrigin) else ())
-    data = emit(checkpoint.root, keys, to_bytes, limits)
+    data = emit_pickle(checkpoint.root, keys, to_bytes, limits)
     if isinstance(origin, ArchiveOrigin) and not checkpoint.is_edited:
         record = origin.archive.find("data.pkl")
         assert record is not None
@@ -107,7 +111,7 @@ def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     return data, keys
 
 
-def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
+def _rewritten_records(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
     """The records of the archive in their order, new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
@@ -115,7 +119,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0
-    for record in sorted(_meant(archive, keys), key=lambda record: record.header):
+    for record in sorted(_meant_records(archive, keys), key=lambda record: record.header):
         key = record.name.removeprefix(folder) if record.name.startswith(folder) else None
         if record.name == f"{archive.root}/data.pkl":
             records.append(bytes_record(record.name, pickle))
@@ -127,7 +131,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
             if record.name == f"{archive.root}/version":
                 records.append(bytes_record(record.name, VERSION))
         elif record.name not in origin.left_out and (key is None or key not in origin.folder):
-            records.append(copied(archive, record))
+            records.append(copied_record(archive, record))
         after = len(records) if key is not None or not after else after
     # A pickle that was appended in place moves back to the front, where torch writes it.
     records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
@@ -135,7 +139,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     return [*records[:after], *new, *records[after:]]
 
 
-def _meant(archive: Archive, keys: Keys) -> Iterator[Record]:
+def _meant_records(archive: Archive, keys: Keys) -> Iterator[Record]:
     """Yield the records of an archive. One with two names, of which one is damaged, comes under the name that is asked for.
 
     Of a damaged archive only what lies below its root is taken, under names that can be written.

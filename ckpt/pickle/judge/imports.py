@@ -63,7 +63,7 @@ _CAREFUL = frozenset(
 """Listed functions that unpickle, import or call what they are given."""
 
 
-def judge(
+def judge_imports(
     names: Collection[Global],
     calls: Sequence[Opaque],
     roots: Sequence[Node],
@@ -89,25 +89,25 @@ def judge(
             continue
         is_allowed = grammar.allows(call)
         if not is_allowed:
-            _blame(called, _culprits(grammar, call), call, grammar.called)
+            _blame_names(called, _find_culprits(grammar, call), call, grammar.called)
         elif grammar.odd:
             odd.setdefault(_class_behind(call), {}).update(dict.fromkeys(grammar.odd))
         if call.keys and (call.items or call.states):
-            _blame(called, _methods(call), call)
+            _blame_names(called, _method_items(call), call)
         if call.func in unguarded and not grammar.may_be_freed(call):
-            _blame(called, (call.func,), call)
+            _blame_names(called, (call.func,), call)
     for call in late:
-        _blame(called, (call.func,), call)
+        _blame_names(called, (call.func,), call)
     for call in objects_in(hashed):
         if not grammar.may_be_key(call):
-            _blame(called, (call.func,), call)
+            _blame_names(called, (call.func,), call)
     for key in hashed:
         if not grammar.may_hash(key):
             for call in objects_in([key]):
-                _blame(called, (call.func,), call)
+                _blame_names(called, (call.func,), call)
             break
     careful = {name for name in names if python3_name(name.module, name.name) in _CAREFUL}
-    for name in _held(calls, roots, careful) if careful else ():
+    for name in _held_names(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())
     judged = {name: Judgement("known" if is_known(name) else "unknown") for name in names}
     for name, attributes in odd.items():
@@ -160,7 +160,7 @@ def looks_like_enum(call: Opaque) -> bool:
     return is_class and (word or type(value) is int) and not (call.states or call.items or call.keys)
 
 
-def reached(root: Node) -> tuple[list[Global], list[Opaque]]:
+def names_and_calls(root: Node) -> tuple[list[Global], list[Opaque]]:
     """Return the names and the calls of a tree, as a pickle of it would have them, also in nested pickles."""
     names: dict[int, Global] = {}
     calls: list[Opaque] = []
@@ -182,7 +182,7 @@ def nodes_below(root: Node) -> Iterator[Node]:
                 if id(node) in seen:
                     continue
                 seen[id(node)] = node
-                todo += _parts(node)
+                todo += _node_parts(node)
                 if type(node) is Opaque:
                     todo.append([node.func, *node.args])
                     if type(node.meaning) is Nested:
@@ -193,7 +193,7 @@ def nodes_below(root: Node) -> Iterator[Node]:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-def _culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
+def _find_culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
     """Return the names that a call which is not harmless would run, or the calls whose result is called.
 
     There are none for an object of an unknown class, made without calling it: its name is an import.
@@ -232,7 +232,7 @@ class _Calls:
         self.attributes: dict[str, None] = {}
 
 
-def _blame(
+def _blame_names(
     called: dict[Global, _Calls], culprits: Sequence[Node], call: Opaque, attributes: Sequence[str] = ()
 ) -> None:
     for culprit in culprits:
@@ -260,7 +260,7 @@ def _names_behind(culprit: Node) -> list[Global]:
     return unknown or names[:1]
 
 
-def _methods(call: Opaque) -> list[Node]:
+def _method_items(call: Opaque) -> list[Node]:
     """Items of an object that a loader calls as its methods, where keys are attributes."""
     return [
         value
@@ -282,13 +282,13 @@ _HANDED = frozenset(name.rpartition(".")[2] for name, _ in _PLACES)
 _INNER = (Opaque, Dict, Set, list, tuple, PersistentId)
 
 
-def _held(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Global]) -> set[Global]:
+def _held_names(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Global]) -> set[Global]:
     """Those of some names that stand anywhere but where they are called, or where a function expects them."""
     names: set[Global] = set()
     seen: dict[int, Node] = {}
     todo: list[Sequence[Node]] = [roots]
     for call in calls:
-        todo += _parts(call)
+        todo += _node_parts(call)
     while todo:
         for node in todo.pop():
             if type(node) is Global:
@@ -296,14 +296,14 @@ def _held(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Gl
                     names.add(node)
             elif type(node) in _INNER and type(node) is not Opaque and id(node) not in seen:
                 seen[id(node)] = node
-                todo += _parts(node)
+                todo += _node_parts(node)
     return names
 
 
-def _parts(node: Node) -> Iterator[Sequence[Node]]:
+def _node_parts(node: Node) -> Iterator[Sequence[Node]]:
     """The nodes inside a node, but for its function and the functions that it expects as arguments."""
     if type(node) is Opaque:
-        yield _arguments(node)
+        yield _judged_arguments(node)
         yield from (node.states, node.items, node.keys, node.values)
         if node.kwargs is not None:
             yield from (node.kwargs.keys, node.kwargs.values)
@@ -317,7 +317,7 @@ def _parts(node: Node) -> Iterator[Sequence[Node]]:
         yield node
 
 
-def _arguments(call: Opaque) -> Sequence[Node]:
+def _judged_arguments(call: Opaque) -> Sequence[Node]:
     func = call.func
     if type(func) is not Global or func.name not in _HANDED or call.how in NEW:
         return call.args

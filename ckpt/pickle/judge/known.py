@@ -423,7 +423,7 @@ PACKAGES = frozenset(
 """Packages that many people install. A class of theirs that is built without a call needs the package, not the author."""
 
 
-def _names(*texts: str) -> set[str]:
+def _parse_names(*texts: str) -> set[str]:
     names: set[str] = set()
     for text in texts:
         for line in text.replace("\n  ", " ").strip().splitlines():
@@ -432,24 +432,24 @@ def _names(*texts: str) -> set[str]:
     return names
 
 
-MODULES = frozenset(f"torch.nn.modules.{name}" for name in _names(_NN)) | {
+MODULES = frozenset(f"torch.nn.modules.{name}" for name in _parse_names(_NN)) | {
     "torch.nn.parallel.data_parallel.DataParallel",
     "torch.optim.swa_utils.AveragedModel",
 }
 """Classes of modules."""
 _VALUES_WITH_ATTRIBUTES = ("torch.distributions.", "torch.utils.data.dataset.", "torch.utils.data.sampler.")
 """Modules of torch whose classes have no state of their own, and import nothing that they are given."""
-CLASSES = frozenset(_names(_CLASSES)) | {
+CLASSES = frozenset(_parse_names(_CLASSES)) | {
     name for name in ATTRIBUTES if name.startswith(_VALUES_WITH_ATTRIBUTES)
 }
-OPTIMIZERS = frozenset(_names(_OPTIMIZERS))
-DICTS = frozenset(_names(_DICTS))
+OPTIMIZERS = frozenset(_parse_names(_OPTIMIZERS))
+DICTS = frozenset(_parse_names(_DICTS))
 OPERATORS = frozenset(_OPERATORS.split())
-VALUES = frozenset(_names(_VALUES))
+VALUES = frozenset(_parse_names(_VALUES))
 """Names that may be loaded, not called."""
-ENUMS = frozenset(_names(_ENUMS))
+ENUMS = frozenset(_parse_names(_ENUMS))
 """Names that may be called with one scalar."""
-KNOWN = MODULES | CLASSES | OPTIMIZERS | DICTS | VALUES | ENUMS | REBUILD_CALLS | _names(_FUNCTIONS)
+KNOWN = MODULES | CLASSES | OPTIMIZERS | DICTS | VALUES | ENUMS | REBUILD_CALLS | _parse_names(_FUNCTIONS)
 KNOWN |= {f"torch.{name}" for name in BY_NAME}
 KNOWN |= {f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (*BY_STORAGE, *UNTYPED)}
 

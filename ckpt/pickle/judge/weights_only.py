@@ -85,7 +85,7 @@ _STATELESS = ("_codecs.encode", "torch.serialization._get_layout")
 """Functions whose results are of no class that takes a state. Those of all others are tensors, which take many."""
 
 
-def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
+def pickle_refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
     """Return the reasons why torch refuses the pickle, each with the node that causes it or None.
 
     There are none when it loads.
@@ -96,7 +96,7 @@ def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
     ]
     plain: set[Global] = set()  # what may be called when the result is not changed afterwards
     for name in pickle.globals.values():
-        if not _allowed(name):
+        if not _is_allowed(name):
             reasons.append((name.qualified, name))
         elif name.name != "_rebuild_from_type_v2":
             plain.add(name)
@@ -111,7 +111,7 @@ def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
     return reasons
 
 
-def _allowed(node: Node) -> bool:
+def _is_allowed(node: Node) -> bool:
     return (
         type(node) is Global
         and python3_name(node.module, node.name) in ALLOWED
@@ -126,7 +126,7 @@ def call_refusals(call: Opaque) -> list[str]:
         return [
             "a call of the result of a call" if type(func) is Opaque else "an object of a class in the file"
         ]
-    if not _allowed(func):
+    if not _is_allowed(func):
         return []  # the name is refused already
     name = python3_name(func.module, func.name)
     reasons = []
@@ -134,17 +134,17 @@ def call_refusals(call: Opaque) -> list[str]:
         reasons.append(f"items appended to {func.qualified}")
     if call.keys and name not in _MAPPINGS:
         reasons.append(f"items set on {func.qualified}")
-    if not all(_takes(name, state) for state in call.states):
+    if not all(_takes_state(name, state) for state in call.states):
         reasons.append(f"a state set on {func.qualified}")
-    if name == "torch._tensor._rebuild_from_type_v2" and call.args and not _allowed(call.args[0]):
+    if name == "torch._tensor._rebuild_from_type_v2" and call.args and not _is_allowed(call.args[0]):
         reasons.append("a rebuild of a type by a function that is not allowed")
     return reasons
 
 
-def _takes(name: str, state: Node) -> bool:
+def _takes_state(name: str, state: Node) -> bool:
     """Tell whether BUILD gives a state to the result of an allowed call: what is empty is not looked at any further."""
     if name == "collections.OrderedDict":
-        return _updates(state)
+        return _can_update_dict(state)
     if name not in _WITH_DICT and name not in _WITHOUT_DICT:
         return name not in _STATELESS
     slots: Node = None
@@ -152,13 +152,13 @@ def _takes(name: str, state: Node) -> bool:
         state, slots = state
     if name in _WITHOUT_DICT:
         return _is_empty(state) and _is_empty(slots)
-    has_names = _called(slots) in _MAPPINGS or (
+    has_names = _called_name(slots) in _MAPPINGS or (
         type(slots) is Dict and all(isinstance(key, str) for key in slots.keys)
     )
-    return (_is_empty(state) or _updates(state)) and (_is_empty(slots) or has_names)
+    return (_is_empty(state) or _can_update_dict(state)) and (_is_empty(slots) or has_names)
 
 
-def _called(node: Node) -> str:
+def _called_name(node: Node) -> str:
     """The name of which a node is the result, else an empty text."""
     if type(node) is Opaque and type(node.func) is Global:
         return python3_name(node.func.module, node.func.name)
@@ -172,7 +172,7 @@ _MADE_EMPTY = (*_MAPPINGS, "builtins.set", "builtins.bytearray")
 def _is_empty(node: Node) -> bool:
     """Tell whether a node surely is false in Python."""
     if type(node) is Opaque:
-        name = _called(node)
+        name = _called_name(node)
         if (
             node.keys
             or node.items
@@ -188,9 +188,9 @@ def _is_empty(node: Node) -> bool:
     return isinstance(node, (int, float, str, bytes, tuple, list, type(None))) and not node
 
 
-def _updates(state: Node) -> bool:
+def _can_update_dict(state: Node) -> bool:
     """Tell whether `dict.update` takes a state: a mapping, or pairs."""
-    if type(state) is Dict or _called(state) in _MAPPINGS:
+    if type(state) is Dict or _called_name(state) in _MAPPINGS:
         return True
     if type(state) is list or is_tuple(state):
         return all(
@@ -200,7 +200,7 @@ def _updates(state: Node) -> bool:
             for pair in cast("Sequence[list[Node]]", state)
         )
     return _is_empty(state) and (
-        isinstance(state, (str, bytes)) or _called(state) not in ("", "builtins.complex")
+        isinstance(state, (str, bytes)) or _called_name(state) not in ("", "builtins.complex")
     )
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-from ckpt.model.columns import field, unpacked
+from ckpt.model.columns import field_bytes, unpack_numbers
 from ckpt.model.nodes import Global, Opaque, PersistentId
 from ckpt.model.rows import NamedTuple
 from ckpt.pickle.machine import Made
@@ -102,7 +102,7 @@ def names_of(call: Opaque, memo: dict[int, Made]) -> Names | None:
     except KeyError:
         return None
     nodes = {function: cast("Made", call.func), word: pid[0], ordered: hooks.func}
-    return Names(getting(function), getting(word), getting(ordered), nodes)
+    return Names(get_opcode(function), get_opcode(word), get_opcode(ordered), nodes)
 
 
 def of_length(lengths: Sequence[int | None], texts: Sequence[bytes | None]) -> int:
@@ -113,7 +113,7 @@ def of_length(lengths: Sequence[int | None], texts: Sequence[bytes | None]) -> i
     )
 
 
-def decoded(texts: Sequence[bytes | None]) -> list[str | None]:
+def decode_texts(texts: Sequence[bytes | None]) -> list[str | None]:
     """Return the strings that opcodes push, with None for every other opcode. Raises UnicodeDecodeError."""
     pushed = [text for text in texts if text is not None]
     strings = str(b"\0".join(pushed), "utf-8", "surrogatepass").split("\0")
@@ -169,7 +169,7 @@ class SkimmedMemo(dict[int, Made]):
         return not self._ends or not any(map(self.is_skimmed, self))
 
 
-def consecutive(start: int, end: int) -> list[bytes]:
+def consecutive_columns(start: int, end: int) -> list[bytes]:
     """The four bytes of each number from `start` up to `end`, the lowest first: all first bytes, all second bytes, …"""
     columns: list[bytes] = []
     for width in (1, 1 << 8, 1 << 16, 1 << 24):
@@ -188,23 +188,23 @@ def consecutive(start: int, end: int) -> list[bytes]:
 def puts(start: int, end: int) -> bytes:
     """The opcodes that fill slots of the memo from `start` up to `end`."""
     out = bytearray(b"r....") * (end - start)
-    for byte, column in enumerate(consecutive(start, end), 1):
+    for byte, column in enumerate(consecutive_columns(start, end), 1):
         out[byte::5] = column
     return bytes(out)
 
 
 def slots(opcodes: bytes) -> array[int]:
     """The slots that opcodes fill."""
-    return unpacked("I", field(opcodes, 1, 4, 5))
+    return unpack_numbers("I", field_bytes(opcodes, 1, 4, 5))
 
 
-def getting(slot: int) -> bytes:
+def get_opcode(slot: int) -> bytes:
     """The opcode that pushes a slot of the memo."""
     return b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little")
 
 
 def slot_of(opcode: bytes) -> int:
-    """The slot of the memo that an opcode pushes, as `getting` writes it."""
+    """The slot of the memo that an opcode pushes, as `get_opcode` writes it."""
     return int.from_bytes(opcode[1:], "little")
 
 

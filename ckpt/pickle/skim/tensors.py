@@ -16,14 +16,14 @@ from operator import attrgetter
 from typing import TypeVar, cast
 
 from ckpt.model.checkpoint import Tensors
-from ckpt.model.columns import Chain, packed
+from ckpt.model.columns import Chain, pack_numbers
 from ckpt.model.limits import Budget
 from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, TensorRef
 from ckpt.pickle.calls import storage_class
 from ckpt.pickle.machine import FREE_SLOTS, MachineError, Made, Pickle
-from ckpt.pickle.rebuild import BadCallError, storage_bytes, storage_type, strided
+from ckpt.pickle.rebuild import BadCallError, storage_bytes, storage_type, strided_tensor
 from ckpt.pickle.skim import (
     GET,
     NUMBER,
@@ -35,7 +35,7 @@ from ckpt.pickle.skim import (
     OutOfOrderError,
     Row,
     SkimmedMemo,
-    decoded,
+    decode_texts,
     first_opcode,
     names_of,
     number_of,
@@ -67,7 +67,7 @@ class Loose:
     def cut(self, data: bytes, slot: int) -> Cut | None:
         width = self.pattern.groups + 1
         parts = self.pattern.split(data)
-        count = _joined(parts[:-1:width])
+        count = _count_joined(parts[:-1:width])
         for group in (3, 8):
             lengths, texts = (parts[index : count * width : width] for index in (group, group + 1))
             count = of_length([None if length is None else length[0] for length in lengths], texts)
@@ -90,7 +90,7 @@ class Loose:
         numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
         row_of = list(map(numbers.__getitem__, rows))
         tensor_slots = slots(b"".join(tensors))
-        names, numerals = decoded(keys), decoded(digits)
+        names, numerals = decode_texts(keys), decode_texts(digits)
         return Cut(
             sum(map(len, whole)),
             before,
@@ -117,7 +117,7 @@ class Loose:
         return cast("bytes", match[12]) if is_tag else None
 
 
-def _joined(gaps: Sequence[bytes]) -> int:
+def _count_joined(gaps: Sequence[bytes]) -> int:
     """Count the first pairs with nothing between them."""
     return next((index for index, gap in enumerate(gaps) if gap), len(gaps))
 
@@ -197,9 +197,9 @@ class TensorSkimmer:
             if self._names is None:
                 return position
             self._plain, self._loose = Plain(self._names), None
-        return self._skim(self._names, out, stack, outer, position)
+        return self._skim_pairs(self._names, out, stack, outer, position)
 
-    def _skim(
+    def _skim_pairs(
         self, names: Names, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int
     ) -> int:
         """Leave a key and a tensor on the stack, or in the dict below it, for each pair that has the usual opcodes."""
@@ -213,7 +213,7 @@ class TensorSkimmer:
         if put[:1] not in (b"q", b"r") or first <= self.memo.end or is_far:
             return position
         begin, span = position + len(put), _LEAST
-        idiom = self._idiom(names, begin)
+        idiom = self._idiom_at(names, begin)
         cut = self._cut(idiom, begin, span, slot)
         if idiom is None or cut is None:
             return position
@@ -232,14 +232,14 @@ class TensorSkimmer:
             position, slot, before = position + cut.size, cut.end, idiom
             # Where both go, one that changes at every few pairs would cost more than the slower one.
             if span == _MOST or before.pattern.match(self._data, position) is None:
-                idiom = self._idiom(names, position)
+                idiom = self._idiom_at(names, position)
             span = min(2 * span, _MOST) if idiom is before else _LEAST
             cut = self._cut(idiom, position, span, slot)
         self._push_pending(stack)
         out.skimmed += slot - first
         return position
 
-    def _idiom(self, names: Names, position: int) -> Idiom | None:
+    def _idiom_at(self, names: Names, position: int) -> Idiom | None:
         """Return the way in which the pair at an offset is written, or None for any other."""
         if self._plain is None:
             self._plain = Plain(names)
@@ -262,10 +262,10 @@ class TensorSkimmer:
         opened = [pair for pair, text in cut.between.items() if len(text) > _BETWEEN]
         self._chunks.append(chunk)
         self._lasts += cut.tensors
-        self._keys += _spread(cut.keys, opened)
+        self._keys += _spread_values(cut.keys, opened)
         self.memo.add_run(slot, cut.end)
-        keys = self._fetched(cut.keys, cut.got_keys)
-        digits = self._fetched(cut.digits, cut.got_digits)
+        keys = self._fetch_texts(cut.keys, cut.got_keys)
+        digits = self._fetch_texts(cut.digits, cut.got_digits)
         looks = self._looks_of(cut)
         self._budget.claim(len(keys))
         self._budget.charge(_COST * len(cut.tensors), "a pickle")
@@ -296,7 +296,7 @@ class TensorSkimmer:
     def _push_pending(self, stack: list[Made]) -> None:
         """Leave the pairs that wait on the stack."""
         for keys, tensors in self._pending:
-            stack += _pairs(keys, tensors)
+            stack += _interleave_pairs(keys, tensors)
         self._pending.clear()
 
     def _open_dicts(
@@ -313,16 +313,16 @@ class TensorSkimmer:
         nodes: list[Node] = []
         begin = 0
         for index in opened:
-            stack += _pairs(keys[begin:index], tensors[begin:index])
+            stack += _interleave_pairs(keys[begin:index], tensors[begin:index])
             nodes += (
                 *tensors[begin:index],
                 _next_dict(stack, outer[-1], number_of(cut.between[index][1:-7])),
             )
             begin = index
-        stack += _pairs(keys[begin:], tensors[begin:])
+        stack += _interleave_pairs(keys[begin:], tensors[begin:])
         self._nodes.extend([*nodes, *tensors[begin:]])
 
-    def _fetched(self, texts: Sequence[str | None], got: Sequence[bytes | None]) -> list[str]:
+    def _fetch_texts(self, texts: Sequence[str | None], got: Sequence[bytes | None]) -> list[str]:
         """The strings of a column, with those that come from the memo. Raises MachineError for what is no string."""
         if not got:
             return cast("list[str]", texts)
@@ -338,11 +338,11 @@ class TensorSkimmer:
         """For each pair a tensor with its opcodes. Most are like one before."""
         for row in cut.rows:
             if row not in self._looks:
-                self._looks[row] = self._look(*row)
+                self._looks[row] = self._make_look(*row)
         looks = [self._looks[row] for row in cut.rows]
         return list(map(looks.__getitem__, cut.row_of))
 
-    def _look(
+    def _make_look(
         self, cls: bytes, device: bytes, count: bytes, shape: bytes, stride: bytes, grad: int
     ) -> TensorRef:
         """A tensor with these opcodes, and a storage like its own. Raises MachineError for an unusual one."""
@@ -350,7 +350,7 @@ class TensorSkimmer:
             device, count = first_opcode(device)
         offset, sizes = first_opcode(shape)
         node = self.memo[slot_of(first_opcode(cls)[0])]
-        tag = self._pushed(device) if device[:1] == b"X" else self.memo[slot_of(device)]
+        tag = self._pushed_text(device) if device[:1] == b"X" else self.memo[slot_of(device)]
         if type(node) is not Global or type(tag) is not str or len(tag) > _TAG:
             raise MachineError("a storage is unusual", 0)
         dtype = storage_type(node)
@@ -359,11 +359,13 @@ class TensorSkimmer:
             raise MachineError("a storage is unusual", 0)
         try:
             storage = Storage("", tag, dtype, storage_bytes(dtype, number_of(count)), None)
-            return strided(storage, dtype, _numbers(sizes), _numbers(stride), number_of(offset), grad == 0x88)
+            return strided_tensor(
+                storage, dtype, _tuple_numbers(sizes), _tuple_numbers(stride), number_of(offset), grad == 0x88
+            )
         except BadCallError:
             raise MachineError("a tensor is unusual", 0) from None
 
-    def _pushed(self, opcode: bytes) -> str:
+    def _pushed_text(self, opcode: bytes) -> str:
         """The text that an opcode pushes. Tags of devices with a number are written for each tensor."""
         if opcode[1] != len(opcode) - 5:
             raise MachineError("a string has another length", 0)
@@ -380,15 +382,15 @@ class TensorSkimmer:
         chunk = self._chunks[bisect_right(self._chunks, index, key=attrgetter("first")) - 1]
         offsets = self._offsets.get(chunk.first)
         if offsets is None:
-            offsets = self._offsets[chunk.first] = _offsets(chunk, self._data)
+            offsets = self._offsets[chunk.first] = _pair_offsets(chunk, self._data)
         match = chunk.idiom.pattern.match(self._data, offsets[index - chunk.first])
         opcode = None if match is None else chunk.idiom.text(match, slot)
         if opcode is None:
             raise MachineError("a part of a tensor is used again", chunk.at)
-        return self._texts.setdefault(slot, self._pushed(opcode)) if opcode else self._keys[index]
+        return self._texts.setdefault(slot, self._pushed_text(opcode)) if opcode else self._keys[index]
 
 
-def _offsets(chunk: _Chunk, data: bytes) -> list[int]:
+def _pair_offsets(chunk: _Chunk, data: bytes) -> list[int]:
     """Return the offset of the pair of each node of a chunk.
 
     The pair of a dict is the one before which it opens.
@@ -399,7 +401,7 @@ def _offsets(chunk: _Chunk, data: bytes) -> list[int]:
     return offsets
 
 
-def _pairs(keys: Sequence[str], tensors: Sequence[TensorRef]) -> Iterator[Made]:
+def _interleave_pairs(keys: Sequence[str], tensors: Sequence[TensorRef]) -> Iterator[Made]:
     """Keys and tensors in turn. A tensor that was skimmed needs no call, so it takes the place of one."""
     return cast("Iterator[Made]", chain.from_iterable(zip(keys, tensors, strict=True)))
 
@@ -416,7 +418,7 @@ def _next_dict(stack: list[Made], below: list[Made], key: int) -> Dict:
     return entry
 
 
-def _spread(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item]:
+def _spread_values(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item]:
     """The values of pairs, with one more before each pair that opens a dict: the same value again."""
     if not opened:
         return values
@@ -429,7 +431,7 @@ def _spread(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item]:
     return [*out, *values[begin:]]
 
 
-def _numbers(data: bytes) -> tuple[int, ...]:
+def _tuple_numbers(data: bytes) -> tuple[int, ...]:
     """The tuple that opcodes make. Raises MachineError where they take more from the stack, or leave something on it."""
     numbers = numbers_of(data[:-1].removeprefix(b"("))
     if data[0] != 0x28 and len(numbers) != (0 if data[-1:] == b")" else data[-1] - 0x84):
@@ -491,7 +493,7 @@ class Plain:
         declared = b"".join(lengths)
         if declared != bytes(map(len, keys)):
             count = of_length(declared, keys)
-        sizes, nexts = _trimmed(tails)
+        sizes, nexts = _trim_tails(tails)
         groups: list[_Tails] | int = count
         while isinstance(groups, int):
             # The pair behind the last one is something else, or its end lies beyond the data.
@@ -506,7 +508,7 @@ class Plain:
             else:
                 groups = count - 1
         end = slot + _PUTS * count
-        if b"".join(puts[:count]) != packed(array("I", range(slot, end, _PUTS))):
+        if b"".join(puts[:count]) != pack_numbers(array("I", range(slot, end, _PUTS))):
             raise OutOfOrderError
         between = {0: parts[0]} if parts[0] else {}
         between |= {pair + 1: _NEXT for pair in nexts if pair + 1 < count}
@@ -517,7 +519,7 @@ class Plain:
         digits, row_of = _in_order(groups, count)
         tensors = array("I", range(slot + _PUTS - 1, end, _PUTS))
         rows = [row for tail in groups for row in tail.rows]
-        return Cut(size, between, decoded(keys[:count]), (), digits, (), rows, row_of, tensors, end)
+        return Cut(size, between, decode_texts(keys[:count]), (), digits, (), rows, row_of, tensors, end)
 
     def opens(self, match: re.Match[bytes]) -> bool:
         return False
@@ -546,7 +548,7 @@ class Plain:
             pairs = todo.pop()
             rows = tails if len(pairs) == count else [tails[pair] for pair in pairs]
             try:
-                read = self._alike(pairs, rows, slot)
+                read = self._read_alike_tails(pairs, rows, slot)
             except OutOfOrderError:  # so they are behind what is unusual
                 in_order = False
                 continue
@@ -562,7 +564,9 @@ class Plain:
             raise OutOfOrderError
         return groups
 
-    def _alike(self, pairs: Sequence[int], rows: list[bytes], slot: int) -> _Tails | list[list[int]] | int:
+    def _read_alike_tails(
+        self, pairs: Sequence[int], rows: list[bytes], slot: int
+    ) -> _Tails | list[list[int]] | int:
         """Tails of one length: what they hold, or the pairs by their opcodes, or the first pair that is unusual.
 
         Raises OutOfOrderError.
@@ -582,7 +586,7 @@ class Plain:
             filled = array("I", range(slot, slot + _PUTS * count, _PUTS))
         else:
             filled = array("I", [slot + _PUTS * pair for pair in pairs])
-        base = int.from_bytes(packed(filled), "little")
+        base = int.from_bytes(pack_numbers(filled), "little")
         ones = int.from_bytes(b"\1\0\0\0" * count, "little")
         slots: set[int] = set()
         for number, group in enumerate(_FILLED, 1):
@@ -598,7 +602,7 @@ class Plain:
         differing: list[int] = []
         if data != expected:
             differing = [index for index in range(width) if data[index::width] != expected[index::width]]
-            usual = _arguments(match) | slots
+            usual = _argument_places(match) | slots
             other = next((index for index in differing if index not in usual), None)
             if other is not None:
                 split: dict[int, list[int]] = {}
@@ -616,10 +620,12 @@ class Plain:
             numbers = {kind: number for number, kind in enumerate(examples)}
             alike, row_of = list(examples.values()), list(map(numbers.__getitem__, kinds))
         texts = digits[:-1].decode("ascii").split("\0")
-        return _Tails(pairs, width, texts, [_row(row, match) for row in alike], row_of, like[match.end() :])
+        return _Tails(
+            pairs, width, texts, [_tail_row(row, match) for row in alike], row_of, like[match.end() :]
+        )
 
 
-def _trimmed(tails: list[bytes]) -> tuple[list[int], list[int]]:
+def _trim_tails(tails: list[bytes]) -> tuple[list[int], list[int]]:
     """Cut `_NEXT` off the ends of tails that are like others but for that: the sizes of all, the pairs of those."""
     sizes = list(map(len, tails))
     kinds = set(sizes)
@@ -637,7 +643,7 @@ def _trimmed(tails: list[bytes]) -> tuple[list[int], list[int]]:
     return sizes, trimmed
 
 
-def _arguments(match: re.Match[bytes]) -> set[int]:
+def _argument_places(match: re.Match[bytes]) -> set[int]:
     """Return the places in a tail of opcode arguments that differ from tensor to tensor."""
     places: set[int] = set()
     for group in (_CLASS, _PLACE, _SHAPE, _STRIDES):
@@ -649,7 +655,7 @@ def _arguments(match: re.Match[bytes]) -> set[int]:
     return places
 
 
-def _row(tail: bytes, like: re.Match[bytes]) -> Row:
+def _tail_row(tail: bytes, like: re.Match[bytes]) -> Row:
     """Return the opcodes of a tail that other tensors have too.
 
     The groups of the tail lie where the groups of `like` do.

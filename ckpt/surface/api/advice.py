@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 
 from ckpt import formats
-from ckpt.bytes.location import beside, is_lasting
+from ckpt.bytes.location import is_lasting, path_beside
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import strips
+from ckpt.evidence.wrappers import can_strip_wrappers
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CkptError, LossError
 from ckpt.model.findings import Plan, Way
 from ckpt.model.limits import Limits
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import pasted, pasted_path
+from ckpt.model.text import pasted_path, shell_word
 
 SUFFIXES = {
     "rehome": ".cpu",
@@ -51,7 +51,9 @@ class Ways:
     def way(self, words: tuple[str, ...]) -> Way:
         """The command for what `words` ask for: `Plan` of ckpt/model/findings.py lists them; others are a command's own."""
         if words[0] == "weights":
-            return self._first([*self._slim(), *self._plains(), *self._sections()])
+            return self._first_way(
+                [*self._slim_commands(), *self._plain_commands(), *self._section_commands()]
+            )
         if words[0] == "plain" and len(words) > 1:
             files = {member.file: member.checkpoint for member in self._survey.checkpoint.members}
             if words[1] in files:
@@ -60,70 +62,72 @@ class Ways:
                 :1
             ]  # a member of an archive is no file of its own: the command is about the archive
         if words[0] == "plain":
-            return self._first([*self._plains(), *self._slim(), *self._sections()])
+            return self._first_way(
+                [*self._plain_commands(), *self._slim_commands(), *self._section_commands()]
+            )
         if words[0] == "smaller":
-            return self._first([*self._slim(), *self._sections()])
+            return self._first_way([*self._slim_commands(), *self._section_commands()])
         if words[0] == "extracted":
-            return self._first([("convert",), *self._slim(), *self._sections()])
+            return self._first_way([("convert",), *self._slim_commands(), *self._section_commands()])
         if words[0] == "indexed":
             is_large = self._survey.checkpoint.nbytes > _SHARD_BYTES
-            return self._planned(("convert", "--shard-size", "5GB") if is_large else ("convert",))
+            return self._planned_way(("convert", "--shard-size", "5GB") if is_large else ("convert",))
         if words[0] == "completed":
-            return self._planned(("convert", _COMPLETE))
+            return self._planned_way(("convert", _COMPLETE))
         if words[0] == "stripped":
-            return self._strip(words[1])
-        return self._planned(words)
+            return self._strip_way(words[1])
+        return self._planned_way(words)
 
     # --- which are tried, in their order ----------------------------------------------------------------------
 
-    def _strip(self, section: str) -> Way:
+    def _strip_way(self, section: str) -> Way:
         """From all models, or else from this section. A folder with nothing but a model and its config stays one."""
         path = self._survey.path
         if len(self._survey.sections) == len(self._survey.candidates) == 1 and os.path.isdir(path):
             from ckpt.surface.api.config_files import has_config  # here: only a folder may have one
 
-            way = self._planned(("slim", "--strip", _WITH_CONFIG)) if has_config(path) else Way(None)
+            way = self._planned_way(("slim", "--strip", _WITH_CONFIG)) if has_config(path) else Way(None)
             if way.command is not None:
                 return way
-        whole = self._planned(("strip",))
+        whole = self._planned_way(("strip",))
         touched = section in self._changed.get(("strip",), (section,))
-        return whole if whole.command and touched else self._planned(("strip", "--section", section))
+        return whole if whole.command and touched else self._planned_way(("strip", "--section", section))
 
-    def _slim(self) -> Iterator[tuple[str, ...]]:
+    def _slim_commands(self) -> Iterator[tuple[str, ...]]:
         if len(self._survey.candidates) < 2:
             yield ("slim",)
 
-    def _sections(self) -> Iterator[tuple[str, ...]]:
+    def _section_commands(self) -> Iterator[tuple[str, ...]]:
         models = self._survey.candidates
         for section in models[:_SECTIONS] if len(models) > 1 else ():
             yield ("slim", "--section", section.name)
 
-    def _plains(self) -> Iterator[tuple[str, ...]]:
+    def _plain_commands(self) -> Iterator[tuple[str, ...]]:
         if not self._survey.checkpoint.traits.names_are_code:
             yield ("convert", "--plain")
             encoding = self._survey.checkpoint.encoding
             if encoding == "latin1":
                 yield ("convert", "--plain", "--encoding", encoding)
 
-    def _first(self, tried: Sequence[tuple[str, ...]] | Iterator[tuple[str, ...]]) -> Way:
+    def _first_way(self, tried: Sequence[tuple[str, ...]] | Iterator[tuple[str, ...]]) -> Way:
         """The first command that works; without one, the first reason."""
         reason = None
         for words in tried:
-            way = self._planned(words)
+            way = self._planned_way(words)
             if way.command is not None:
                 return way
             reason = reason or way.reason
         return Way(None, reason=reason)
 
-    def _planned(self, words: tuple[str, ...]) -> Way:
+    def _planned_way(self, words: tuple[str, ...]) -> Way:
         if words not in self._plans:
-            self._plans[words] = self._plan(words)
+            self._plans[words] = self._plan_way(words)
         return self._plans[words]
 
-    def _plan(self, words: tuple[str, ...]) -> Way:
-        path, to = pasted_path(self._survey.path), self._out(words)
+    def _plan_way(self, words: tuple[str, ...]) -> Way:
+        path, to = pasted_path(self._survey.path), self._out_path(words)
         out = None if to is None else pasted_path(to)
-        options = [pasted(word) for word in _options(words)]
+        options = [shell_word(word) for word in _command_options(words)]
         if path is None or out is None or None in options or not is_lasting(self._survey.path):
             return Way(None)
         # No plan reads data: the command would stop at the first tensor that is not whole.
@@ -141,21 +145,21 @@ class Ways:
 
     # --- one command ------------------------------------------------------------------------------------------
 
-    def _out(self, words: Sequence[str]) -> str | None:
+    def _out_path(self, words: Sequence[str]) -> str | None:
         if "-o" in words:
             return words[-1]
         if _COMPLETE in words:
             folder = next(row for row in formats.written_formats().values() if row.traits.is_folder)
-            return beside(self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes)
+            return path_beside(self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes)
         if _WITH_CONFIG in words:
-            return beside(self._survey.path, SUFFIXES["strip"], ())
+            return path_beside(self._survey.path, SUFFIXES["strip"], ())
         suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
         checkpoint = self._survey.checkpoint
         stays = words[0] != "convert" or ("--plain" in words and checkpoint.traits.is_folder)
         return formats.out_beside(checkpoint, suffix, same_format=stays)
 
 
-def _options(words: Sequence[str]) -> Sequence[str]:
+def _command_options(words: Sequence[str]) -> Sequence[str]:
     """The words of a command behind its name, without `-o OUT`."""
     return words[1 : words.index("-o")] if "-o" in words else words[1:]
 
@@ -188,7 +192,9 @@ def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
         return True
     if words == ("strip",):
         sections = [section for section in survey.sections if section.kind in ("model", "ema")]
-        return bool(sections) and all(section.is_flat and strips(section.names()) for section in sections)
+        return bool(sections) and all(
+            section.is_flat and can_strip_wrappers(section.names()) for section in sections
+        )
     if words != ("slim",) or len(survey.candidates) != 1:
         return False
     return survey.candidates[0].tensors > 0 and survey.candidates[0].is_flat

@@ -12,16 +12,16 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from ckpt.bytes.source import grounded
-from ckpt.evidence.wrappers import unwrapping
+from ckpt.bytes.source import underlying_file
+from ckpt.evidence.wrappers import unwrapping_rule
 from ckpt.hooks import load_hook
 from ckpt.model import checkpoint as contents
 from ckpt.model.errors import CkptError, UnsupportedError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Tensor, TensorRef, parts_of, unwrapped
-from ckpt.model.text import Json, and_more, listed, plural, show, size_text
+from ckpt.model.tensors import Tensor, TensorRef, parts_of, unwrap_dtensor
+from ckpt.model.text import Json, and_more, counted_noun, show, show_names, size_text
 from ckpt.surface.api.handle import Handle
 from ckpt.surface.api.reference import MissingNameError as MissingNameError
 from ckpt.surface.api.reference import Ref as Ref
@@ -64,10 +64,10 @@ class Values(Mapping[str, Json], Generic[R]):
 
         matches = find(self._checkpoint.root, name, Limits())
         if matches:
-            return _plain(matches[0][1])
+            return _plain_value(matches[0][1])
         if name not in self._rows:
             raise MissingNameError(name, "value", self._rows, partial(self._elsewhere, name))
-        return _plain(
+        return _plain_value(
             node_at(self._checkpoint.root, self._rows[name].path)
         )  # marked, as a second one of its name
 
@@ -83,11 +83,11 @@ class Values(Mapping[str, Json], Generic[R]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        names = f": {listed(list(self), 4, 40)}" if len(self) else ""
-        return f"<{plural(len(self), 'value')}{names}>"
+        names = f": {show_names(list(self), 4, 40)}" if len(self) else ""
+        return f"<{counted_noun(len(self), 'value')}{names}>"
 
 
-def _plain(node: Node) -> Json:
+def _plain_value(node: Node) -> Json:
     """A node as plain Python: scalars exactly, all else as `ckpt get --json` has it."""
     from ckpt.tree.json import plain
     from ckpt.tree.view import look
@@ -134,10 +134,10 @@ class Shown(Mapping[str, R]):
         """Return the expression for a value or a section of a name that no tensor has, for an open checkpoint `c`."""
         if any(row.name == name for row in self.checkpoint.values):
             return f"a value: c.values[{show_key(name)}]"
-        is_section = any(row.name == name and row.tensors for row in self._sections())
+        is_section = any(row.name == name and row.tensors for row in self._open_sections())
         return f"a section: c.section({show_key(name)})" if is_section else None
 
-    def _sections(self) -> Sequence[evidence.Section]:
+    def _open_sections(self) -> Sequence[evidence.Section]:
         """The sections, none of a file that was closed before it was asked for them."""
         try:
             return self.survey.sections
@@ -152,7 +152,7 @@ class Shown(Mapping[str, R]):
     def _sizes(self) -> str:
         nbytes = sum(entry.tensor.nbytes for entry in self.checkpoint.tensors)
         name = os.path.basename(os.path.abspath(self.path))
-        return f"{show(name)}: {plural(len(self), 'tensor')}, {size_text(nbytes)}"
+        return f"{show(name)}: {counted_noun(len(self), 'tensor')}, {size_text(nbytes)}"
 
 
 class Checkpoint(Shown[Ref]):
@@ -258,18 +258,18 @@ class Checkpoint(Shown[Ref]):
         self.check_open()
         load_hook("torch").require_torch()
         memory = load_hook("live memory")
-        chosen = self._chosen(section)
+        chosen = self._choose_section(section)
         names = chosen.names()
         if strip:
-            names = _stripped(names, self.path)
+            names = _strip_names(names, self.path)
         odd = [f"{show(row.name, 60)} is {why}" for row in chosen.entries if (why := unfit(row)) is not None]
         if odd:
-            text = f"{plural(len(odd), 'tensor')} without plain values: {and_more(odd, 4)}"
+            text = f"{counted_noun(len(odd), 'tensor')} without plain values: {and_more(odd, 4)}"
             raise UnsupportedError(text, path=self.path)
         refs: dict[str, TensorRef] = {}
         with about(self.path):
             for name, entry in zip(names, chosen.entries, strict=True):
-                ref = unwrapped(entry.tensor)
+                ref = unwrap_dtensor(entry.tensor)
                 assert isinstance(ref, TensorRef)
                 memory.dtype_of(ref)
                 refs[name] = ref
@@ -321,7 +321,7 @@ class Checkpoint(Shown[Ref]):
             )
         )
 
-    def _chosen(self, name: str | None) -> evidence.Section:
+    def _choose_section(self, name: str | None) -> evidence.Section:
         """The named section, the only model, or all tensors of a file without one. Raises UsageError."""
         models = self.survey.candidates
         if name is None and len(models) > 1:
@@ -359,7 +359,7 @@ class Checkpoint(Shown[Ref]):
         return hash(self._handle)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (self._handle, self.limits, self.plugins)
+        return _reopen_checkpoint, (self._handle, self.limits, self.plugins)
 
     def __repr__(self) -> str:
         if self._handle.is_closed:
@@ -375,7 +375,7 @@ class Checkpoint(Shown[Ref]):
         return html
 
 
-def _again(handle: Handle, limits: Limits, plugins: bool) -> Checkpoint:
+def _reopen_checkpoint(handle: Handle, limits: Limits, plugins: bool) -> Checkpoint:
     """A checkpoint that was pickled."""
     return Checkpoint(handle, limits, plugins=plugins)
 
@@ -386,7 +386,7 @@ def _file_of(tensor: Tensor) -> int:
         place = part.storage.place
         source = None if place is None else place.first_source()
         if source is not None:
-            return id(grounded(source, 0)[0])
+            return id(underlying_file(source, 0)[0])
     return 0
 
 
@@ -396,10 +396,10 @@ def _file_name(name: str, path: str) -> str:
     return name.removeprefix(f"{folder.rstrip('/')}/") if folder else name
 
 
-def _stripped(names: Sequence[str], path: str) -> list[str]:
+def _strip_names(names: Sequence[str], path: str) -> list[str]:
     """The names without the prefixes of wrappers. Raises UsageError where two become one."""
     taken: dict[str, str] = {}
-    rule = unwrapping(names)
+    rule = unwrapping_rule(names)
     for name in names:
         new = rule(name)
         if taken.setdefault(new, name) != name:
@@ -408,5 +408,5 @@ def _stripped(names: Sequence[str], path: str) -> list[str]:
     return list(taken)
 
 
-def summaries(survey: Survey) -> tuple[SectionSummary, ...]:
+def section_summaries(survey: Survey) -> tuple[SectionSummary, ...]:
     return tuple(SectionSummary(row.name, row.kind, row.tensors, row.nbytes) for row in survey.sections)

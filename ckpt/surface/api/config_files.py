@@ -44,7 +44,7 @@ class ConfigFile(NamedTuple):
 
     def write(self) -> None:
         """Write it to its place. Raises WriteError."""
-        with target.writing(self.to, len(self.content)) as sink:
+        with target.writing_file(self.to, len(self.content)) as sink:
             sink.write(self.content)
 
 

@@ -92,7 +92,7 @@ class Handle:
         return Survey(self.checkpoint)
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def _section_starts(self) -> list[int]:
         return [section.first for section in self.survey.sections if section.tensors]
 
     @cached_property
@@ -101,7 +101,7 @@ class Handle:
 
     def section_of(self, index: int) -> str | None:
         """The name of the section with a tensor, or None."""
-        number = bisect_right(self._starts, index) - 1
+        number = bisect_right(self._section_starts, index) - 1
         if number < 0:
             return None
         indices, name = self._names[number]
@@ -119,7 +119,7 @@ class Handle:
         return tuple(source.identity for source in self.checkpoint.sources)
 
     @cached_property
-    def _key(self) -> Hashable:
+    def _cache_key(self) -> Hashable:
         if self.recipe is None or not self.checkpoint.sources:
             return id(self.checkpoint)
         return (self.checkpoint.format, self.recipe.partial, self.identities)
@@ -127,16 +127,16 @@ class Handle:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Handle):
             return NotImplemented
-        return self.checkpoint is other.checkpoint or self._key == other._key
+        return self.checkpoint is other.checkpoint or self._cache_key == other._cache_key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self._cache_key)
 
     def __reduce__(self) -> tuple[object, ...]:
         self.check_open()
         if self.recipe is None or self.recipe.given is None:
             raise TypeError(NO_PATH)
-        return _again, (self.recipe, self.identities)
+        return _reopen_handle, (self.recipe, self.identities)
 
 
 def handle_of(given: str | bytes, limits: Limits | None, partial: bool, plugins: bool) -> Handle:
@@ -182,7 +182,7 @@ def opened(location: str | Location, recipe: Recipe) -> Handle:
     return Handle(checkpoint, recipe)
 
 
-def _again(recipe: Recipe, identities: tuple[Identity, ...]) -> Handle:
+def _reopen_handle(recipe: Recipe, identities: tuple[Identity, ...]) -> Handle:
     """Open a file in another process. Raises NotOpenedError when it is not the same any more."""
     assert recipe.given is not None
     handle = handle_of(recipe.given, recipe.limits, recipe.partial, recipe.plugins)

@@ -20,7 +20,7 @@ Texts = str | Iterable[str] | None
 Path = str | os.PathLike[str]
 
 
-def texts(given: Texts) -> list[str]:
+def keyword_texts(given: Texts) -> list[str]:
     """Return the texts of a keyword. Raises TypeError for what are none."""
     if given is None:
         return []
@@ -59,7 +59,7 @@ def several_of(given: Any, *kinds: type, what: str = "paths") -> list[Any]:
 
 def globs_of(include: Texts, exclude: Texts) -> Globs:
     """Return the selection of tensors by name."""
-    return Globs(texts(include), texts(exclude))
+    return Globs(keyword_texts(include), keyword_texts(exclude))
 
 
 def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> ModelRecord | None:
@@ -68,21 +68,21 @@ def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> Mode
     Without a model no torch is imported.
     """
     if model is None:
-        if texts(arguments):
+        if keyword_texts(arguments):
             raise UsageError(f"--arg goes with {option}")
         return None
     if isinstance(model, ModelRecord):
         return model
     live = load_hook("live model")
     if isinstance(model, str):
-        built: ModelRecord = live.record(model, texts(arguments))
+        built: ModelRecord = live.record(model, keyword_texts(arguments))
         return built
     live.refuse_other(model)
     described: ModelRecord = live.describe(model)
     return described
 
 
-def doubts(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
+def doubt_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
     """A line for each damaged file of a folder, which a command does without, and for each doubt about the others.
 
     Or for each notice with one of the `codes`.
@@ -139,7 +139,7 @@ def rules_of(
 
 def codes_of(option: str, values: Texts, command: str, also: Iterable[str] = ()) -> frozenset[str]:
     """The codes in the values of an option, and the words that it takes `also`. Raises UsageError for others."""
-    codes = [code.strip() for value in texts(values) for code in value.split(",") if code.strip()]
+    codes = [code.strip() for value in keyword_texts(values) for code in value.split(",") if code.strip()]
     makers = _MAKERS.get(command, (command,))
     possible = [row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)]
     possible += also

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 from ckpt.model.text import pasted_path, show
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -33,8 +33,10 @@ def missing(path: str) -> str | None:
     if os.path.islink(path):
         return _link_text(path)
     folder, name = os.path.split(path)
-    names = _names(folder or os.curdir)
-    near = _nearest(name, names if name.startswith(".") else [other for other in names if other[:1] != "."])
+    names = _list_names(folder or os.curdir)
+    near = _nearest_name(
+        name, names if name.startswith(".") else [other for other in names if other[:1] != "."]
+    )
     meant = near and pasted_path(os.path.join(folder, near))
     return f"did you mean {meant}?" if meant else None
 
@@ -58,15 +60,17 @@ def _is_loop(path: str) -> bool:
     return False
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return sorted((entry.name for entry, _ in zip(entries, range(_MOST), strict=False)), key=natural)
+            return sorted(
+                (entry.name for entry, _ in zip(entries, range(_MOST), strict=False)), key=natural_sort_key
+            )
     except (OSError, ValueError):
         return []
 
 
-def _nearest(name: str, names: Iterable[str]) -> str | None:
+def _nearest_name(name: str, names: Iterable[str]) -> str | None:
     """The file that a name without its ending means, or the one that is most like it."""
     names = list(names)
     longer = [other for other in names if other in {f"{name}{ending}" for ending in (*CHECKPOINTS, *PERHAPS)}]

@@ -15,9 +15,9 @@ from ckpt.model.errors import CodeError, LossError, UnsupportedError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.pickle.calls import code_of
-from ckpt.pickle.emit import emit
-from ckpt.pickle.judge.weights_only import impossible_call, refusals
-from ckpt.pickle.machine import run
+from ckpt.pickle.emit import emit_pickle
+from ckpt.pickle.judge.weights_only import impossible_call, pickle_refusals
+from ckpt.pickle.machine import run_machine
 
 _MANY = 2_000
 """Tensors up to which the pickle of a result is written in memory and read again."""
@@ -36,25 +36,25 @@ def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits)
     checkpoint = survey.checkpoint
     is_convert = words[0] == "convert"
     if is_convert:
-        format = save.format_for(out, _option(words, "--format"))
+        format = save.format_for(out, _option_value(words, "--format"))
     elif "--with-config" in words:
         format = save.SHARD_FORMAT
     else:
         format = save.same_format(out, checkpoint)
-    report = _report(survey, words, format, limits)
+    report = _plan_report(survey, words, format, limits)
     if not report.changes and words[0] not in ("slim", "salvage"):
         raise UnsupportedError(report.nothing)
-    _check(report, format, limits, is_plain=words[0] == "slim" or "--plain" in words)
+    _check_result(report, format, limits, is_plain=words[0] == "slim" or "--plain" in words)
     return {change.section for change in report.changes}
 
 
-def _option(words: tuple[str, ...], name: str) -> str | None:
+def _option_value(words: tuple[str, ...], name: str) -> str | None:
     """The value of an option among the words of a command."""
     return words[words.index(name) + 1] if name in words else None
 
 
-def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits) -> RewriteReport:
-    section = _option(words, "--section")
+def _plan_report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits) -> RewriteReport:
+    section = _option_value(words, "--section")
     # Each job is imported where it is planned: most files need one command or none.
     if words[0] == "slim":
         from ckpt.commands.slim.slim import slim
@@ -87,7 +87,7 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit)
     from ckpt.commands.convert.convert import convert
 
-    to = _option(words, "--to")
+    to = _option_value(words, "--to")
     if to is not None:
         from ckpt.commands.rehome.rehome import moves, rehome
 
@@ -99,14 +99,14 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         limits,
         writer_of(format).unfit,
         plain="--plain" in words,
-        dtype=_option(words, "--dtype"),
-        encoding=_option(words, "--encoding"),
-        optimizer_keys=_option(words, "--optimizer-keys"),
+        dtype=_option_value(words, "--dtype"),
+        encoding=_option_value(words, "--encoding"),
+        optimizer_keys=_option_value(words, "--optimizer-keys"),
         complete_optimizer="--complete-optimizer" in words,
     )
 
 
-def _check(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool) -> None:
+def _check_result(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool) -> None:
     """Check the result of a plan. Raises CodeError, LossError, LimitError."""
     result = report.result
     pickled = save.traits_of(format).is_pickle
@@ -114,15 +114,15 @@ def _check(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool
         raise CodeError(f"loading the result would run {runs[0]}")
     save.refuse_losses(result, format)
     if pickled and len(result.tensors) <= _MANY:
-        why = _refused(result, limits)
+        why = _refusal_reason(result, limits)
         if why is not None and is_plain:
             raise LossError(f"weights_only refuses {why}")
 
 
-def _refused(checkpoint: Checkpoint, limits: Limits) -> str | None:
+def _refusal_reason(checkpoint: Checkpoint, limits: Limits) -> str | None:
     """Return the reason why weights_only refuses the pickle of a checkpoint, or None. Raises LimitError."""
-    pickle = run(emit(checkpoint.root, Keys(checkpoint.storages), to_bytes, limits), limits)
-    reasons = [reason for reason, _ in refusals(pickle)]
+    pickle = run_machine(emit_pickle(checkpoint.root, Keys(checkpoint.storages), to_bytes, limits), limits)
+    reasons = [reason for reason, _ in pickle_refusals(pickle)]
     if impossible_call(pickle.globals.values(), pickle.calls) is not None:
         reasons.append("a call that cannot succeed")
     return reasons[0] if reasons else None

@@ -32,7 +32,7 @@ class Meter:
 
 
 @contextmanager
-def metered(progress: Progress | None, *sides: Checkpoint) -> Iterator[Meter | None]:
+def metered_reading(progress: Progress | None, *sides: Checkpoint) -> Iterator[Meter | None]:
     """Count the bytes that a block reads of checkpoints, for a function that gets them and all bytes."""
     if progress is None:
         yield None

@@ -12,8 +12,8 @@ from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, lines_in_notebook
-from ckpt.model.names import nearest
-from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.names import nearest_names
+from ckpt.model.tensors import TensorRef, unwrap_dtensor
 from ckpt.model.text import show
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ class MissingNameError(KeyError):
         self._elsewhere = elsewhere
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.args[0], self._what, list(self._names), self._other)
+        return type(self), (self.args[0], self._what, list(self._names), self._other_place)
 
     @property
-    def _other(self) -> str | None:
+    def _other_place(self) -> str | None:
         return self._elsewhere() if callable(self._elsewhere) else self._elsewhere
 
     @property
     def hint(self) -> str | None:
         """The expression for what has this name, else the question `did you mean …?` with the nearest names, or None."""
-        if self._other is not None:
-            return self._other
-        near = nearest(str(self.args[0]), self._names)
+        if self._other_place is not None:
+            return self._other_place
+        near = nearest_names(str(self.args[0]), self._names)
         return f"did you mean {', '.join(show(other, 60) for other in near)}?" if near else None
 
     def __str__(self) -> str:  # only here are all names compared: `in` raises and drops one for each question
@@ -100,7 +100,7 @@ class Ref:
     @property
     def stride(self) -> tuple[int, ...] | None:
         """The strides in the file, in elements, or None for a tensor that is not strided."""
-        tensor = unwrapped(self._entry.tensor)
+        tensor = unwrap_dtensor(self._entry.tensor)
         return tensor.stride if isinstance(tensor, TensorRef) else None
 
     @property
@@ -161,7 +161,7 @@ class Ref:
         """The values as a new torch.Tensor on the CPU. Raises UsageError where torch is not installed."""
         load_hook("torch").require_torch()
         memory = load_hook("live memory")
-        ref = self._strided()
+        ref = self._strided_tensor()
         return self._read(lambda sources: memory.tensor(ref, sources))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -181,7 +181,7 @@ class Ref:
         if not all(map(_is_basic, items)):
             return self.numpy()[key]
         ref = self._with_numbers()
-        region, flipped, view = _taken(items, self.shape)
+        region, flipped, view = _indexed_region(items, self.shape)
         return self._read(lambda sources: array(ref, region, flipped, sources))[view]
 
     def __iter__(self) -> Iterator[Any]:
@@ -192,15 +192,15 @@ class Ref:
     def _read(self, read: Callable[[list[Source]], R]) -> R:
         return self._handle.read(read)
 
-    def _strided(self) -> TensorRef:
+    def _strided_tensor(self) -> TensorRef:
         self._handle.check_open()
-        problem, tensor = unfit(self._entry), unwrapped(self._entry.tensor)
+        problem, tensor = unfit(self._entry), unwrap_dtensor(self._entry.tensor)
         if problem is not None or not isinstance(tensor, TensorRef):
             raise UnsupportedError(f"{show(self.name, 80)} is {problem}", path=self._handle.path)
         return tensor
 
     def _with_numbers(self) -> TensorRef:
-        ref = self._strided()
+        ref = self._strided_tensor()
         if can_unpack(ref):
             return unpacked(ref)
         if not cast.has_numbers(ref.dtype):
@@ -235,7 +235,7 @@ class Ref:
 
 def unfit(entry: Entry) -> str | None:
     """Return the reason why a tensor has no plain values, or None."""
-    tensor = unwrapped(entry.tensor)
+    tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef):
         return f"{tensor.layout}, not strided"
     return "on meta, without data" if tensor.storage.place is None and tensor.numel else None
@@ -255,7 +255,7 @@ def _is_basic(item: Any) -> bool:
     return True
 
 
-def _taken(
+def _indexed_region(
     items: tuple[Any, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[range, ...], list[int], tuple[Any, ...]]:
     """(the indices of each dimension, the dimensions that are backwards, the index that gives the result its shape)."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ckpt import formats
 from ckpt.bytes import target
 from ckpt.bytes.far import is_url
-from ckpt.bytes.location import beside
+from ckpt.bytes.location import path_beside
 from ckpt.bytes.target import make_parents
 from ckpt.commands.rewriting.report import Filled, Leftover, RewriteReport, with_ties, with_unread
 from ckpt.commands.rewriting.sets import weights_file, whole_part, with_files, without_copies
@@ -42,7 +42,7 @@ from ckpt.model.text import and_more, pasted_path, show, show_literal, size_text
 from ckpt.pickle.calls import Code, code_of
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
 from ckpt.surface.api.handle import read
-from ckpt.surface.api.keywords import Path, doubts
+from ckpt.surface.api.keywords import Path, doubt_lines
 from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
 from ckpt.surface.api.progress import Meter
 from ckpt.surface.api.steps import step_of
@@ -194,12 +194,14 @@ def place_of(path: str, options: WriteOptions, below: str | None = None) -> str 
         return options.out
     below = below or os.path.basename(os.path.normpath(path))
     if os.path.isdir(path) and not as_folder:
-        below += _ending(path, options)
+        below += _result_ending(path, options)
     folder, name = os.path.split(below)
-    return os.path.join(options.out, folder, save.renamed(name, options.format) if options.format else name)
+    return os.path.join(
+        options.out, folder, save.with_format_ending(name, options.format) if options.format else name
+    )
 
 
-def _ending(path: str, options: WriteOptions) -> str:
+def _result_ending(path: str, options: WriteOptions) -> str:
     """The ending for the result of a folder, which has none itself."""
     try:
         with opened(path, options) as checkpoint:
@@ -262,19 +264,19 @@ def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
     """The error that names where the result could go."""
     if checkpoint.path in NAMELESS:
         return UsageError("where to write?", path=checkpoint.path, hint="-o OUT")
-    where = _suggested(checkpoint, options)
+    where = _suggested_out(checkpoint, options)
     if options.ending is not None and checkpoint.traits.is_folder:  # of two formats
         same = options._replace(ending=None, suffix=options.suffix or ".converted")
-        where = ", or ".join(filter(None, (_suggested(checkpoint, same), where)))
+        where = ", or ".join(filter(None, (_suggested_out(checkpoint, same), where)))
     ways = [where, "--in-place" if options.command.in_place and can_stay(checkpoint) else None]
     hint = ", or ".join(way for way in ways if way is not None)
     return UsageError("where to write?", path=checkpoint.path, hint=hint or None)
 
 
-def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
+def _suggested_out(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
     """`-o` with a free path beside the input, ready to paste."""
     if options.ending is not None:
-        path = beside(checkpoint.path, options.suffix, (options.ending,), other=False)
+        path = path_beside(checkpoint.path, options.suffix, (options.ending,), other=False)
     else:
         path = formats.out_beside(checkpoint, options.suffix, same_format=True)
     out = None if path is None else pasted_path(path)
@@ -285,7 +287,7 @@ def can_stay(checkpoint: Checkpoint) -> bool:
     """Tell whether ckpt changes such a file where it is."""
     if checkpoint.traits.is_folder:
         return save.can_relist(checkpoint)
-    return checkpoint.source is not None and save.stays(checkpoint)
+    return checkpoint.source is not None and save.can_keep_format(checkpoint)
 
 
 def _refuse_source(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> None:
@@ -331,7 +333,7 @@ def _shard_place(out: str) -> tuple[str, str]:
 # --- the change -------------------------------------------------------------------------------------------------------
 
 
-def _made(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
+def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
     """Return what the command makes of a checkpoint, or with `partial` of its whole tensors.
 
     Raises LossError for an incomplete checkpoint.
@@ -374,7 +376,7 @@ def _advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterato
 
 
 @contextmanager
-def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
+def _advising_errors(survey: Survey, limits: Limits) -> Iterator[None]:
     """Give an error the command that works instead."""
     try:
         yield
@@ -404,7 +406,7 @@ class Talk:
             self(f"{show(path, None)}: {show_literal(line)}")
 
 
-def rewrite(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
+def rewrite_checkpoint(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
     """Read a checkpoint, change it, write the result, and return the report. Raises CkptError.
 
     Where it raises, nothing was written.
@@ -413,11 +415,11 @@ def rewrite(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
     with about(path):
         if not isinstance(given, (str, os.PathLike, Opened)):
             with at_hand(given, options.limits, plugins=options.plugins) as opened:
-                return _rewrite(opened, path, make, options)
-        return _rewrite(given, path, make, options)
+                return _rewrite_given(opened, path, make, options)
+        return _rewrite_given(given, path, make, options)
 
 
-def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions) -> RewriteReport:
+def _rewrite_given(given: Path | Opened, path: str, make: Make, options: WriteOptions) -> RewriteReport:
     talk = Talk(options.tell)
     is_open = isinstance(given, Opened)
     check(options, path)
@@ -447,10 +449,10 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
         partly = options._replace(partial=True)
         with opened(path, partly) as checkpoint:
             survey = Survey(weights_file(checkpoint) if options.command.weights_file else checkpoint)
-            report = _made(survey, make, partly)
+            report = _make_report(survey, make, partly)
             if not report.is_partial:
                 raise UnsupportedError("nothing is missing")
-            name = _format(report.result, to, options)
+            name = _result_format(report.result, to, options)
             if save.is_written(name):
                 save.refuse_losses(report.result, name)
 
@@ -460,15 +462,15 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
         else:
             checkpoint = opened(path, options)
     try:
-        for line in doubts(checkpoint):
+        for line in doubt_lines(checkpoint):
             talk(line)
         _refuse_own_metadata(checkpoint, options)
         chosen = weights_file(checkpoint) if options.command.weights_file else checkpoint
         survey = Survey(chosen)
         mixed = survey.mixed
         talk.about(checkpoint.path, [] if mixed is None else [mixed.text])
-        with _advised(survey, options.limits), _advised_partial(options, plan):
-            return _rewritten(checkpoint, survey, make, to, options, talk)
+        with _advising_errors(survey, options.limits), _advised_partial(options, plan):
+            return _rewrite_survey(checkpoint, survey, make, to, options, talk)
     finally:
         if not is_open:
             checkpoint.close()
@@ -496,7 +498,7 @@ def _with_place(path: str, options: WriteOptions) -> WriteOptions:
     return options._replace(out=place, parents=True)
 
 
-def _rewritten(
+def _rewrite_survey(
     checkpoint: Checkpoint,
     survey: Survey,
     make: Make,
@@ -506,7 +508,7 @@ def _rewritten(
 ) -> RewriteReport:
     """Change and write one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
-    made = with_unread(_made(survey, make, options), is_whole=options.command.whole)
+    made = with_unread(_make_report(survey, make, options), is_whole=options.command.whole)
     report = without_copies(made, limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
@@ -516,14 +518,14 @@ def _rewritten(
     if to is not None and to.warning:
         talk.about(to.path, [to.warning])
     if options.link:
-        _check_link(report, _format(report.result, to, options))
+        _check_link(report, _result_format(report.result, to, options))
     if _is_pickle(report, to, options):
         effects = code_of(report.source, report.result)
         if effects.runs and not options.keep_code:
             raise _code_error(report, survey, limits, effects)
         if effects != Code() and to is not None and not options.dry_run:
             # Writing refuses them too, but after the warnings: a refusal is one line.
-            save.refuse_losses(report.result, _format(report.result, to, options))
+            save.refuse_losses(report.result, _result_format(report.result, to, options))
         _tell_code(report, effects, talk)
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
@@ -541,7 +543,7 @@ def _rewritten(
     saved = None
     refusal = "" if report.coverage is None else report.coverage.refusal
     if not options.dry_run and not refusal:
-        saved = _write(report, to, options)
+        saved = _write_result(report, to, options)
         if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
             runs = save.is_written(saved.format) and save.traits_of(saved.format).fills_a_state
             why = "its loader runs the pickles in it" if runs else "that needs weights_only=False"
@@ -580,7 +582,7 @@ def _check_link(report: RewriteReport, format: str) -> None:
         )
 
 
-def _format(checkpoint: Checkpoint, to: target.Target | None, options: WriteOptions) -> str:
+def _result_format(checkpoint: Checkpoint, to: target.Target | None, options: WriteOptions) -> str:
     """The format of the result."""
     if to is not None and options.format is None:
         return save.same_format(to.path, checkpoint)
@@ -591,7 +593,7 @@ def _is_pickle(report: RewriteReport, to: target.Target | None, options: WriteOp
     """Tell whether a pickle is written, or would be without `dry_run`."""
     if options.in_place and not report.changes:
         return False
-    name = _format(report.result, to, options)
+    name = _result_format(report.result, to, options)
     return save.traits_of(name).is_pickle if save.is_written(name) else report.result.traits.is_pickle
 
 
@@ -635,9 +637,9 @@ def _tell_code(report: RewriteReport, code: Code, talk: Talk) -> None:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def _write(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> SavedFile | None:
+def _write_result(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> SavedFile | None:
     checkpoint, limits = report.result, options.limits
-    format = _format(checkpoint, to, options)
+    format = _result_format(checkpoint, to, options)
     further: dict[str, Check] = {}
     if options.verify == "crc":
         further["crc"] = check_bytes
@@ -659,7 +661,7 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
             stem,
             options.shard_bytes,
             limits,
-            progress=_progress(checkpoint, options),
+            progress=_result_meter(checkpoint, options),
             checks=further,
             keep_damaged=options.keep_damaged,
         )
@@ -667,7 +669,7 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
         if not report.changes:
             return None  # it is as it should be already
         if checkpoint.traits.is_folder and save.is_written(checkpoint.format):
-            return _relisted(report, options)
+            return _relist_in_place(report, options)
         if not can_stay(checkpoint):
             raise UnsupportedError(
                 f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
@@ -683,23 +685,23 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
             checkpoint = items.placed(checkpoint, options.ranks, link=options.link)
         if options.parents:
             make_parents(to)
-    return save.save(
+    return save.save_checkpoint(
         checkpoint,
         to,
         format,
         limits,
-        progress=_progress(checkpoint, options),
+        progress=_result_meter(checkpoint, options),
         checks=further,
         keep_damaged=options.keep_damaged,
     )
 
 
-def _progress(checkpoint: Checkpoint, options: WriteOptions) -> Meter | None:
+def _result_meter(checkpoint: Checkpoint, options: WriteOptions) -> Meter | None:
     total = sum(storage.nbytes for storage in checkpoint.storages)
     return None if options.progress is None else Meter(options.progress, total)
 
 
-def _relisted(report: RewriteReport, options: WriteOptions) -> SavedFile:
+def _relist_in_place(report: RewriteReport, options: WriteOptions) -> SavedFile:
     """Change the names of a distributed checkpoint in place. Raises CkptError."""
     checkpoint = report.result
     if options.copy or options.verify is not None:
@@ -708,7 +710,7 @@ def _relisted(report: RewriteReport, options: WriteOptions) -> SavedFile:
             f"{option} does not go with --in-place here: no data file is written", path=checkpoint.path
         )
     _refuse_loss(report)
-    return save.relist(checkpoint, options.limits)
+    return save.relist_items(checkpoint, options.limits)
 
 
 def _refuse_loss(report: RewriteReport) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ckpt.model.text import plural, show, size_text
+from ckpt.model.text import counted_noun, show, size_text
 from ckpt.surface.api.reference import MissingNameError, Ref, show_key
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Part(Mapping[str, Ref]):
         return hash((self._handle, self.name, len(self._indices)))
 
     def _sizes(self) -> str:
-        return f"{plural(len(self._indices), 'tensor')}, {size_text(self.nbytes)}"
+        return f"{counted_noun(len(self._indices), 'tensor')}, {size_text(self.nbytes)}"
 
 
 class Shard(Part):

@@ -13,7 +13,7 @@ from ckpt.bytes.location import Location, locate, read_file
 from ckpt.formats.common.steps import files_in, steps_in
 from ckpt.model.errors import CkptError, FolderError
 from ckpt.model.limits import Limits
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 _POINTERS = ("latest", "latest_checkpointed_iteration.txt")
 """Files that name the newest step of DeepSpeed and of Megatron."""
@@ -40,18 +40,18 @@ def step_of(path: str, limits: Limits, *, partial: bool, plugins: bool, tell: Te
     steps = steps_in(names) or files_in(names)
     if not steps:
         return path
-    error = formats.refusal(path, limits, plugins=plugins)
+    error = formats.refusal_error(path, limits, plugins=plugins)
     if error is None:
         pointer = next((name for name in _POINTERS if name in names), None)
-        if pointer is None or partial or _problem(path, limits, plugins) is None:
+        if pointer is None or partial or _step_problem(path, limits, plugins) is None:
             return path  # a checkpoint itself, or the step that is named
-        steps = _until(folder, pointer, steps, limits, tell)
+        steps = _steps_until(folder, pointer, steps, limits, tell)
     elif not isinstance(error, FolderError):
         return path
-    return _newest(folder, steps, limits, plugins, tell) or path
+    return _newest_step(folder, steps, limits, plugins, tell) or path
 
 
-def _until(folder: Location, pointer: str, steps: list[str], limits: Limits, tell: Tell) -> list[str]:
+def _steps_until(folder: Location, pointer: str, steps: list[str], limits: Limits, tell: Tell) -> list[str]:
     """Return the steps up to the one that a file names: newer ones may have been given up. All, where it is not there."""
     try:
         text = read_file(folder.child(pointer, "no"), limits, pointer).decode().strip()
@@ -66,7 +66,7 @@ def _until(folder: Location, pointer: str, steps: list[str], limits: Limits, tel
     return steps
 
 
-def _newest(folder: Location, steps: list[str], limits: Limits, plugins: bool, tell: Tell) -> str | None:
+def _newest_step(folder: Location, steps: list[str], limits: Limits, plugins: bool, tell: Tell) -> str | None:
     """Return the path of the newest whole step, and say which one it is; None if none is."""
     passed: list[tuple[str, str]] = []
     are_of_trainer = any(_is_of_trainer(folder, name) for name in steps)
@@ -76,11 +76,13 @@ def _newest(folder: Location, steps: list[str], limits: Limits, plugins: bool, t
         except CkptError as error:
             passed.append((name, error.problem))
             continue
-        problem = _problem(step, limits, plugins)
+        problem = _step_problem(step, limits, plugins)
         if problem is None and are_of_trainer and not _is_of_trainer(folder, name):
             problem = f"it has no {_TRAINER}, which is written last"
         if problem is None:
-            text = f"{show(name.rstrip('/'), 80)} is the newest whole step of {plural(len(steps), 'step')}"
+            text = (
+                f"{show(name.rstrip('/'), 80)} is the newest whole step of {counted_noun(len(steps), 'step')}"
+            )
             tell(f"{show(folder.name, None)}: {text}")
             for other, why in passed:
                 tell(f"{show(folder.name, None)}: {show(other.rstrip('/'), 80)} is passed over: {why}")
@@ -96,7 +98,7 @@ def _is_of_trainer(folder: Location, name: str) -> bool:
         return False
 
 
-def _problem(path: str, limits: Limits, plugins: bool) -> str | None:
+def _step_problem(path: str, limits: Limits, plugins: bool) -> str | None:
     """Return the reason why a checkpoint is not whole, by its own metadata, or None."""
     try:
         with formats.open(path, limits, plugins=plugins) as checkpoint:

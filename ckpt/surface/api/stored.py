@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ckpt.bytes.location import locate, read_file, with_home
 from ckpt.commands.rewriting.report import with_ties
-from ckpt.commands.sum.recorded import RecordedList, SumReport, compared, is_recorded, list_of
+from ckpt.commands.sum.recorded import RecordedList, SumReport, compare_recorded, is_recorded, list_of
 from ckpt.commands.sum.recorded import parse as parse_recorded
 from ckpt.commands.sum.sums import Like, Sum, like_of, like_of_sums, listed_path, parse
 from ckpt.commands.verify import verify
@@ -77,7 +77,7 @@ def checked_with(
     if isinstance(sums, SumReport):
         rows = [row for row in sums.sums if row.unread is None]
         stored = (
-            Stored(sums.path, sums=_selected(rows, globs, sums.path))
+            Stored(sums.path, sums=_select_sums(rows, globs, sums.path))
             if sums.recorded is None
             else Stored(sums.path, [sums.recorded])
         )
@@ -105,16 +105,16 @@ def compared_with(stored: Stored, report: VerifyReport, opened: Checkpoint, *, q
     if expected is None:
         raise UsageError(NO_SUMS)
     record = recorded(location_of(opened), opened.limits, plugins=opened.plugins)
-    comparison = compared(expected, record.format, record.files, stored.path)
+    comparison = compare_recorded(expected, record.format, record.files, stored.path)
     return verify.with_recorded(report, comparison.problems, comparison.checked, quick=quick)
 
 
-def _text(path: str, limits: Limits) -> str:
+def _sums_text(path: str, limits: Limits) -> str:
     """The text of a file of sums. Raises CkptError."""
-    return _decoded(read_file(locate(path), limits, "the sums"))
+    return _decode_sums(read_file(locate(path), limits, "the sums"))
 
 
-def _decoded(data: bytes) -> str:
+def _decode_sums(data: bytes) -> str:
     """The text of sums. Raises UnreadableError."""
     try:
         return data.decode("utf-8-sig")
@@ -130,29 +130,29 @@ def piped_sums(data: bytes, globs: Globs) -> Stored:
     """The content of sums that came on stdin. Raises CkptError, UsageError."""
     path = PIPED
     with about(path):
-        text = _decoded(data)
+        text = _decode_sums(data)
         if is_recorded(text):
             return Stored(path, parse_recorded(text))
-        return Stored(path, sums=_selected(parse(text), globs, path))
+        return Stored(path, sums=_select_sums(parse(text), globs, path))
 
 
 def recorded_lists(path: str, limits: Limits) -> list[RecordedList]:
     """The lists in a file that `ckpt sum --recorded` wrote; none in a file of other sums. Raises CkptError."""
     with about(path):
-        text = _text(path, limits)
+        text = _sums_text(path, limits)
         return parse_recorded(text) if is_recorded(text) else []
 
 
 def all_sums(path: str, limits: Limits, globs: Globs) -> list[Sum]:
     """The sums in a file that are selected. Raises CkptError."""
     with about(path):
-        text = _text(path, limits)
+        text = _sums_text(path, limits)
         if is_recorded(text):
             raise UsageError("recorded checksums, which only ckpt verify --sums compares")
-        return _selected(parse(text), globs, path)
+        return _select_sums(parse(text), globs, path)
 
 
-def _selected(stored: Sequence[Sum], globs: Globs, path: str) -> list[Sum]:
+def _select_sums(stored: Sequence[Sum], globs: Globs, path: str) -> list[Sum]:
     """The sums that are selected. Raises UsageError without any."""
     chosen = [row for row in stored if globs.match(row.name)]
     if not chosen:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ckpt import formats
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import SNAPSHOTS, is_cached_model, locate, read_file
-from ckpt.bytes.source import beginning, irregular_text
+from ckpt.bytes.source import first_bytes, irregular_text
 from ckpt.formats.common.sets import following_in, is_shard
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import CHECKPOINTS, DISTRIBUTED, PERHAPS
@@ -24,9 +24,9 @@ from ckpt.model.errors import (
     is_stopped,
 )
 from ckpt.model.limits import Budget, Limits, json_object, parse_json
-from ckpt.model.names import endings, natural
+from ckpt.model.names import count_endings, natural_sort_key
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 if TYPE_CHECKING:
     from ckpt.bytes.executor import Each, R, Task
@@ -51,7 +51,7 @@ class Found(NamedTuple):
     """A path to look at. `named` is set when the user typed it.
 
     `error` says why a folder cannot be looked at, `skipped` why a name in it is not. `is_other` marks a file in a folder
-    whose first bytes are of no checkpoint. `folder` is the folder, as it was typed, in which `looked` found it.
+    whose first bytes are of no checkpoint. `folder` is the folder, as it was typed, in which `find_items_to_open` found it.
     """
 
     path: str
@@ -81,14 +81,14 @@ def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) 
     """
     for path in paths:
         if os.path.isdir(path):
-            yield from _walked(path, plugins)
+            yield from _walk_folder(path, plugins)
         elif is_url(path):
             yield from _at_url(path, plugins)
         else:
             yield _of_file(path, os.path.basename(path), plugins, typed=True) if picked else Found(path)
 
 
-def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
+def find_items_to_open(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
     """As `found`, for commands that open each item: a folder that one of them can open stands for itself.
 
     A folder in which nothing is found has the `error` that opening it gives.
@@ -101,11 +101,11 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
         except CkptError as failure:
             items.append(Found(path, error=failure))
             continue
-        error = formats.refusal(path, limits, plugins=plugins) if is_folder else None
+        error = formats.refusal_error(path, limits, plugins=plugins) if is_folder else None
         inside = [Found(path)]
         if error is not None:
-            walked = _walked_far(path, plugins) if is_far else _walked(path, plugins)
-            in_order = sorted(walked, key=lambda item: natural(item.path))  # as ls lists them
+            walked = _walked_far(path, plugins) if is_far else _walk_folder(path, plugins)
+            in_order = sorted(walked, key=lambda item: natural_sort_key(item.path))  # as ls lists them
             inside = [item._replace(folder=path) for item in in_order]
         items += inside
         if all(item.skipped is not None or item.is_other for item in inside):
@@ -125,7 +125,7 @@ def _at_url(path: str, plugins: bool) -> Iterator[Found]:
         yield Found(path)
 
 
-def parted(items: Iterable[Found]) -> tuple[list[Found], list[str]]:
+def split_items(items: Iterable[Found]) -> tuple[list[Found], list[str]]:
     """Return the items that are to be looked at, and the paths of the other files."""
     ours: list[Found] = []
     others: list[str] = []
@@ -141,14 +141,16 @@ def others_text(paths: Sequence[str]) -> str:
     """Return how many files were not looked at: `21 files not looked at: 9 *.json, 4 *.md and 8 others`."""
     counts = [
         (count, f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}")
-        for ending, count in endings(paths).items()
+        for ending, count in count_endings(paths).items()
     ]
     rest = sum(count for count, _ in counts[3:])
-    shown = ", ".join(text for _, text in counts[:3]) + (f" and {plural(rest, 'other')}" if rest else "")
-    return f"{plural(len(paths), 'file')} not looked at: {shown}"
+    shown = ", ".join(text for _, text in counts[:3]) + (
+        f" and {counted_noun(rest, 'other')}" if rest else ""
+    )
+    return f"{counted_noun(len(paths), 'file')} not looked at: {shown}"
 
 
-def _walked(folder: str, plugins: bool) -> Iterator[Found]:
+def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
     """Yield what lies in a folder."""
     if is_cached_model(folder):
         yield from _walked_cache(folder, plugins)
@@ -158,13 +160,13 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
     count = 0
 
     for current_folder, folders, names in os.walk(
-        folder, onerror=lambda error: refused.append(_unreadable(error))
+        folder, onerror=lambda error: refused.append(_unreadable_folder(error))
     ):
         is_top = current_folder == folder
         if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
             folders[:] = []
-            yield Found(os.path.normpath(current_folder), error=_nested(current_folder))
-        every = sorted((name for name in folders if name != _GIT or not is_top), key=natural)
+            yield Found(os.path.normpath(current_folder), error=_nested_error(current_folder))
+        every = sorted((name for name in folders if name != _GIT or not is_top), key=natural_sort_key)
         folders[:] = []
         cached: list[str] = []
         for name in every:
@@ -192,7 +194,7 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
             names = [name for name in names if name not in files]
             for name, inside in _below_each(own).items():
                 taken[os.path.join(current_folder, name)] = inside
-        for name in _unindexed(current_folder, names, own):
+        for name in _names_without_shards(current_folder, names, own):
             count += 1
             if count > MOST:
                 problem = f"the folder holds over {MOST:,} files"
@@ -204,13 +206,13 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
     yield from refused
 
 
-def _nested(folder: str) -> CkptError:
+def _nested_error(folder: str) -> CkptError:
     """Return the error for a folder whose folders are not entered."""
     problem = f"folders are nested more than {_DEEPEST} deep"
     return UnreadableError(problem, path=os.path.normpath(folder), hint="name the inner one")
 
 
-def _unreadable(error: OSError) -> Found:
+def _unreadable_folder(error: OSError) -> Found:
     """Return the folder that cannot be listed. Raises the error where the command is stopped."""
     if is_stopped(error):
         raise error
@@ -220,21 +222,21 @@ def _unreadable(error: OSError) -> Found:
 
 
 def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
-    """As `_walked`, for the folder of a model in a Hugging Face cache. Its path stands for the snapshot that opening it opens.
+    """As `_walk_folder`, for the folder of a model in a Hugging Face cache. Its path stands for the snapshot that opening it opens.
 
     A blob that was looked at through the link of a snapshot is not looked at again.
     """
     main = _main_snapshot(folder)
     snapshots = os.path.join(folder, SNAPSHOTS)
     seen: set[str] = set()
-    for item in () if os.path.islink(snapshots) else _walked(snapshots, plugins):
+    for item in () if os.path.islink(snapshots) else _walk_folder(snapshots, plugins):
         seen.update(_files_behind(item, plugins))
         is_main = main is not None and item.path == main
         yield item._replace(path=os.path.normpath(folder)) if is_main else item
     try:
-        names = sorted(os.listdir(folder), key=natural)
+        names = sorted(os.listdir(folder), key=natural_sort_key)
     except OSError as error:
-        yield _unreadable(error)
+        yield _unreadable_folder(error)
         return
     for name in names:
         inner = os.path.join(folder, name)
@@ -243,7 +245,9 @@ def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
         elif os.path.islink(inner):
             yield Found(os.path.normpath(inner), skipped="a link to a folder")
         elif name != SNAPSHOTS:
-            yield from (item for item in _walked(inner, plugins) if os.path.realpath(item.path) not in seen)
+            yield from (
+                item for item in _walk_folder(inner, plugins) if os.path.realpath(item.path) not in seen
+            )
 
 
 def _main_snapshot(folder: str) -> str | None:
@@ -266,7 +270,7 @@ def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
         yield os.path.realpath(item.path)
     own = (formats.files_of_folder(folder, Limits(), plugins=plugins) or ()) if is_folder else ()
     names = os.listdir(folder) if is_folder or item.path.endswith(".index.json") else []
-    shards = set(names).difference(_unindexed(folder, names, own))
+    shards = set(names).difference(_names_without_shards(folder, names, own))
     for name in shards.union(own):
         yield os.path.realpath(os.path.join(folder, name))
 
@@ -292,7 +296,7 @@ def _is_one(own: Sequence[str]) -> bool:
     )
 
 
-def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
+def _names_without_shards(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
     """The names in a folder, in natural order, without the shards that an index names, or that the first one opens."""
     has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
     indices = [name for name in {*names, *own} if name.endswith(".index.json")] if has_shards else []
@@ -308,7 +312,7 @@ def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[st
         if isinstance(weight_map, dict):
             files = {file for file in weight_map.values() if isinstance(file, str)}
             indexed.update(file for file in files if re.search(f"{_SHARD}$", file))
-    return sorted((name for name in names if name not in indexed), key=natural)
+    return sorted((name for name in names if name not in indexed), key=natural_sort_key)
 
 
 def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Found:
@@ -336,16 +340,16 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
 def _by_bytes(item: Found, plugins: bool) -> Found:
     """A file in a folder whose name does not say what it is: one to look at or another one, by its first bytes."""
     try:
-        return item._replace(is_other=not formats.recognises(item.path, Limits(), plugins=plugins))
+        return item._replace(is_other=not formats.is_checkpoint_file(item.path, Limits(), plugins=plugins))
     except NotOpenedError as error:
         return item._replace(error=error)
 
 
 def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Found]:
-    """As `_walked`, for a folder behind a URL."""
-    from ckpt.bytes.executor import Task, Waiting  # here: as in `many`
+    """As `_walk_folder`, for a folder behind a URL."""
+    from ckpt.bytes.executor import Task, Waiting  # here: as in `choose_executor`
 
-    objects = list(_objects(path, plugins, named, is_top=True))
+    objects = list(_find_objects(path, plugins, named, is_top=True))
     files = [item for item in objects if item.error is None and not item.path.endswith("/")]
     is_looked_into = len(files) <= MOST_FAR
 
@@ -362,7 +366,7 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
         )
 
 
-def _objects(
+def _find_objects(
     path: str, plugins: bool, named: bool = False, taken: Sequence[str] = (), *, is_top: bool = False
 ) -> Iterator[Found]:
     """The objects behind a URL. One that is a checkpoint of several has a `folder`.
@@ -381,38 +385,41 @@ def _objects(
             yield Found(path, named=named, folder=path)
         files, below = set(own), _below_each(own)
         names = [name for name in names if name not in files]
-    for name in _unindexed(path, names, own):
+    for name in _names_without_shards(path, names, own):
         inner = f"{path.rstrip('/')}/{name}"
         if not name.endswith("/"):
             yield Found(inner, named=False)
         elif name[:-1] != _GIT:
-            yield from _objects(inner, plugins, taken=below.get(name[:-1], ()))
+            yield from _find_objects(inner, plugins, taken=below.get(name[:-1], ()))
         elif not is_top:
             yield Found(inner, skipped="a folder of git")
 
 
-def archives(folder: str) -> list[str]:
+def list_archives(folder: str) -> list[str]:
     """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
     archive_paths = []
     for current_folder, folders, names in os.walk(folder):
         if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
-            raise _nested(current_folder)
-        folders.sort(key=natural)
-        paths = (os.path.normpath(os.path.join(current_folder, name)) for name in sorted(names, key=natural))
+            raise _nested_error(current_folder)
+        folders.sort(key=natural_sort_key)
+        paths = (
+            os.path.normpath(os.path.join(current_folder, name))
+            for name in sorted(names, key=natural_sort_key)
+        )
         archive_paths += [path for path in paths if _is_archive(path)]
     return archive_paths
 
 
 def _is_archive(path: str) -> bool:
     is_file = os.path.isfile(path) and not os.path.islink(path)
-    return is_file and beginning(path, len(LOCAL_MAGIC)) == LOCAL_MAGIC
+    return is_file and first_bytes(path, len(LOCAL_MAGIC)) == LOCAL_MAGIC
 
 
 FEW = 8
 """Files for which no process is started: they are read before it is."""
 
 
-def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
+def choose_executor(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
     """Return the processes that run a task for each file, `jobs` of them.
 
     For files behind URLs, and in a process that has threads, they are threads. Without a number this one runs a few
@@ -427,10 +434,10 @@ def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
     return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
 
 
-def empty(paths: Sequence[str], seen: Iterable[str]) -> list[str]:
+def empty_folders(paths: Sequence[str], seen: Iterable[str]) -> list[str]:
     """The folders among the paths below which none of the `seen` ones lies."""
     names = set(map(os.path.normpath, seen))
-    return [path for path in paths if os.path.isdir(path) and not _below(path, names)]
+    return [path for path in paths if os.path.isdir(path) and not _is_any_below(path, names)]
 
 
 def nothing_in(folder: str) -> CkptError:
@@ -438,7 +445,7 @@ def nothing_in(folder: str) -> CkptError:
     return UnsupportedError("no checkpoint in this folder", path=folder)
 
 
-def _below(folder: str, paths: Iterable[str]) -> bool:
+def _is_any_below(folder: str, paths: Iterable[str]) -> bool:
     """Tell whether one of the paths is the folder or lies in it."""
     folder = os.path.normpath(folder)
     start = "" if folder == os.curdir else os.path.join(folder, "")

@@ -17,14 +17,14 @@ from typer.core import TyperGroup
 
 from ckpt import __version__
 from ckpt.bytes.far import Told
-from ckpt.bytes.location import shown
+from ckpt.bytes.location import shown_path
 from ckpt.bytes.source import TOO_MANY, TOO_MANY_TEXT
 from ckpt.hooks import is_installed
 from ckpt.model.errors import CkptError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.cli import output, start
-from ckpt.surface.cli.signature import PlainCommand, plain, typer_function
+from ckpt.surface.cli.signature import PlainCommand, plain_parameters, typer_function
 from ckpt.surface.cli.start import PIPE_CLOSED, TROUBLE, NothingListedError
 
 _WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
@@ -54,7 +54,7 @@ class Group(TyperGroup):
     """Typer's group with our exit codes: 1 never means an error."""
 
     def get_params(self, ctx: Any) -> Any:
-        return plain(super().get_params(ctx))
+        return plain_parameters(super().get_params(ctx))
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         if args[:1] == ["explain"]:
@@ -68,7 +68,7 @@ class Group(TyperGroup):
                 _refuse_no_home()
             return super(Group, self).make_context(info_name, args, parent, **extra)
 
-        return _answered(make)
+        return _answer_step(make)
 
     def invoke(self, ctx: Any) -> Any:
         def run() -> Any:
@@ -76,7 +76,7 @@ class Group(TyperGroup):
             sys.stdout.flush()
             return code
 
-        raise typer.Exit(_answered(run) or 0)
+        raise typer.Exit(_answer_step(run) or 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -142,15 +142,15 @@ def _refuse_names_as_options(words: list[str]) -> None:
             )
 
 
-def _answered(step: Callable[[], _R]) -> _R:
+def _answer_step(step: Callable[[], _R]) -> _R:
     """Return the result of a step. A failure becomes a line on stderr and a code."""
     try:
         return step()
     except CkptError as error:
-        output.fail(error)
+        output.write_error(error)
         code = TROUBLE
     except NothingListedError as nothing:
-        output.conclude(f"ckpt: {nothing}")
+        output.write_conclusion(f"ckpt: {nothing}")
         code = 0
     except _WRONG_USAGE as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -158,28 +158,28 @@ def _answered(step: Callable[[], _R]) -> _R:
             raise typer.Exit(0) from None
         from ckpt.surface.cli.usage import usage_error  # here: only a wrong command line pays for it
 
-        output.fail(usage_error(error, [*COMMANDS, "completion"]))
+        output.write_error(usage_error(error, [*COMMANDS, "completion"]))
         code = TROUBLE
     except BrokenPipeError:
-        output.discard()
+        output.discard_stdout()
         code = PIPE_CLOSED
     except OSError as error:
         if error.errno in TOO_MANY:
-            output.complain(f"ckpt: {TOO_MANY_TEXT}")
+            output.write_complaint(f"ckpt: {TOO_MANY_TEXT}")
         elif error.errno in _CANNOT_WRITE:
-            output.discard()
+            output.discard_stdout()
             why = "stdout is closed" if error.errno == errno.EBADF else (error.strerror or "").lower()
-            output.complain(f"ckpt: the output cannot be written: {why}")
+            output.write_complaint(f"ckpt: the output cannot be written: {why}")
         else:
             raise
         code = TROUBLE
     except ImportError as error:  # a library of numpy
         if os.strerror(errno.EMFILE) not in str(error):
             raise
-        output.complain(f"ckpt: {TOO_MANY_TEXT}")
+        output.write_complaint(f"ckpt: {TOO_MANY_TEXT}")
         code = TROUBLE
     except MemoryError:
-        output.complain("ckpt: out of memory")
+        output.write_complaint("ckpt: out of memory")
         code = TROUBLE
     raise typer.Exit(code)
 
@@ -250,7 +250,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    app.callback()(_main)
+    app.callback()(_main_callback)
     for name in names:
         module = import_module(module_of(name))
         command = typer_function(name, module.command)
@@ -260,22 +260,22 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
-def _version(is_wanted: bool) -> None:
+def _show_version(is_wanted: bool) -> None:
     if is_wanted:
         sys.stdout.write(f"ckpt {__version__}\n")
         sys.stdout.flush()
         raise typer.Exit
 
 
-def _main(
+def _main_callback(
     version: bool = typer.Option(
-        False, "-V", "--version", help="Show the version and exit.", callback=_version, is_eager=True
+        False, "-V", "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
     ),
 ) -> None:
     """Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""
 
 
-def _needed(words: list[str]) -> Iterable[str]:
+def _needed_commands(words: list[str]) -> Iterable[str]:
     """The commands that a command line needs. The help of the program needs none: it is made of the table."""
     if words[:1] == ["help"]:
         words = words[1:]
@@ -287,24 +287,24 @@ def _needed(words: list[str]) -> Iterable[str]:
     return () if is_help else COMMANDS
 
 
-def _tell(line: str) -> None:
+def _tell_waiting(line: str) -> None:
     """Say what is waited for, from any thread."""
-    output.talk(f"ckpt: {line}")
+    output.write_talk(f"ckpt: {line}")
 
 
 def run() -> int:
     """Run the command line `sys.argv`; the exit code."""
     for library in ("OPENBLAS", "OMP", "MKL"):  # without threads of BLAS, numpy is imported 30 ms faster
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-    output.prepare()
-    Told.tell = _tell
+    output.prepare_streams()
+    Told.tell = _tell_waiting
     try:
-        sys.argv[1:] = map(shown, sys.argv[1:])  # from here on no text holds a password
+        sys.argv[1:] = map(shown_path, sys.argv[1:])  # from here on no text holds a password
     except CkptError as error:
-        output.fail(error)
+        output.write_error(error)
         return TROUBLE
-    command = program(_needed(sys.argv[1:]))
-    start.unwind()
+    command = program(_needed_commands(sys.argv[1:]))
+    start.raise_on_signal()
     code = command(standalone_mode=False, prog_name="ckpt")
     return code if isinstance(code, int) else 0
 

@@ -18,7 +18,7 @@ from types import FrameType
 import typer
 
 from ckpt import formats
-from ckpt.commands.get.get import contents
+from ckpt.commands.get.get import top_items
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.findings import CATALOGUE
@@ -37,11 +37,11 @@ def completing(name: str, command: Command) -> Command:
     """A command whose parameters know what a shell may complete."""
     rows = {row.parameter: row.name for row in options_of(name)}
     for parameter in signature(command).parameters.values():
-        parameter.default.autocompletion = _source(rows.get(parameter.name, parameter.name))
+        parameter.default.autocompletion = _completer_of(rows.get(parameter.name, parameter.name))
     return command
 
 
-def _source(option: str) -> Callable[[typer.Context, str], list[str]]:
+def _completer_of(option: str) -> Callable[[typer.Context, str], list[str]]:
     """Return the completer of an option, or of an argument by the name of its parameter.
 
     Commands share options.
@@ -52,25 +52,25 @@ def _source(option: str) -> Callable[[typer.Context, str], list[str]]:
         words = _WORDS.get(option if option.startswith("--") else f"{command} {option}")
         if words is not None:
             return _of_file(words, incomplete)
-        return list(_choices(command, option))
+        return list(_option_choices(command, option))
 
     return source
 
 
-def _choices(command: str, option: str) -> Iterable[str]:
+def _option_choices(command: str, option: str) -> Iterable[str]:
     """The values of an option; none leaves it to the shell, which knows paths."""
     if option in ("--fail-on", "--select", "--ignore"):
-        return _codes(command, with_levels=option == "--fail-on")
+        return _finding_codes(command, with_levels=option == "--fail-on")
     if (command, option) == ("explain", "words"):
         return CATALOGUE
     if option == "--table":
-        return _tables()
+        return _table_formats()
     return next((row.words for row in options_of(command) if row.name == option), ())
 
 
 def _of_file(words: Callable[[Checkpoint], Iterable[str]], incomplete: str) -> list[str]:
     """Words of the first checkpoint on the command line: few, soon, and none where it cannot be read."""
-    path = next(_paths(), None)
+    path = next(_typed_paths(), None)
     if path is None:
         return []
     signal.signal(signal.SIGALRM, _too_late)
@@ -89,7 +89,7 @@ def _too_late(number: int, frame: FrameType | None) -> None:
     os._exit(0)  # without a word: the shell offers nothing
 
 
-def _paths() -> Iterator[str]:
+def _typed_paths() -> Iterator[str]:
     """The checkpoints on the command line, which the parser drops where the last option has no value yet."""
     typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     try:
@@ -99,7 +99,7 @@ def _paths() -> Iterator[str]:
     return (path for path in map(os.path.expanduser, words[2:]) if os.path.exists(path))
 
 
-def _codes(command: str, with_levels: bool) -> Iterator[str]:
+def _finding_codes(command: str, with_levels: bool) -> Iterator[str]:
     makers = {command, "inspect"} if command in ("lint", "ls") else {command}
     yield from (row.code for row in CATALOGUE.values() if not makers.isdisjoint(row.by))
     if with_levels:
@@ -108,30 +108,30 @@ def _codes(command: str, with_levels: bool) -> Iterator[str]:
             yield "differ"
 
 
-def _tables() -> Iterable[str]:
+def _table_formats() -> Iterable[str]:
     from tabulate import tabulate_formats
 
     return map(str, tabulate_formats)
 
 
-def _tensors(checkpoint: Checkpoint) -> Iterator[str]:
+def _tensor_names(checkpoint: Checkpoint) -> Iterator[str]:
     return (entry.name for entry in checkpoint.tensors)
 
 
-def _names(checkpoint: Checkpoint) -> Iterator[str]:
-    yield from (item.name for item in contents(checkpoint))
+def _all_names(checkpoint: Checkpoint) -> Iterator[str]:
+    yield from (item.name for item in top_items(checkpoint))
     yield from (value.name for value in checkpoint.values)
-    yield from _tensors(checkpoint)
+    yield from _tensor_names(checkpoint)
 
 
-def _sections(checkpoint: Checkpoint) -> Iterator[str]:
+def _section_names(checkpoint: Checkpoint) -> Iterator[str]:
     return (section.name for section in Survey(checkpoint).sections)
 
 
 _WORDS: dict[str, Callable[[Checkpoint], Iterable[str]]] = {
-    "--section": _sections,
-    "--include": _tensors,
-    "--exclude": _tensors,
-    "get names": _names,
+    "--section": _section_names,
+    "--include": _tensor_names,
+    "--exclude": _tensor_names,
+    "get names": _all_names,
 }
 """Option, or command and argument -> the words of a checkpoint that complete it."""

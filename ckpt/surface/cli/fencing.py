@@ -28,7 +28,7 @@ def fence_in(
         output.keep_nowhere()
         fence = raise_fence(network=bool(urls), workers=workers)
     if os.environ.get("CKPT_DEBUG"):
-        output.talk(f"ckpt: fence: {f'none: {missing}' if missing else fence}")
+        output.write_talk(f"ckpt: fence: {f'none: {missing}' if missing else fence}")
 
 
 def _reason_against(urls: Iterable[str], cluster: str | None, own_code: bool) -> str:

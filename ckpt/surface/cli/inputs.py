@@ -11,19 +11,28 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
-from ckpt.bytes.location import locate, shown
+from ckpt.bytes.location import locate, shown_path
 from ckpt.bytes.source import read_limited, read_pipe
 from ckpt.hooks import load_hook
 from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.findings import DOUBTS, Gate
 from ckpt.model.limits import Limits
-from ckpt.model.names import labels
+from ckpt.model.names import short_labels
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, and_more, listed, show, show_literal
+from ckpt.model.text import Json, and_more, show, show_literal, show_names
 from ckpt.surface.api.checkpoint import Checkpoint
-from ckpt.surface.api.keywords import doubts, gate_of
+from ckpt.surface.api.keywords import doubt_lines, gate_of
 from ckpt.surface.api.opening import open_side
-from ckpt.surface.api.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text, parted
+from ckpt.surface.api.walk import (
+    FEW,
+    Found,
+    choose_executor,
+    empty_folders,
+    is_concern,
+    nothing_in,
+    others_text,
+    split_items,
+)
 from ckpt.surface.cli import output
 from ckpt.surface.cli.start import NothingListedError, Signal
 from ckpt.surface.reports import document_head
@@ -39,18 +48,18 @@ def is_skipped(item: Found, error: CkptError) -> bool:
     """Tell whether a file in a folder never was a checkpoint, and say so on stderr."""
     if is_concern(item, error.code):
         return False
-    output.skip(item.path, error.problem)
+    output.write_skipped(item.path, error.problem)
     return True
 
 
-def unskipped(items: Iterable[Found]) -> list[Found]:
+def drop_skipped(items: Iterable[Found]) -> list[Found]:
     """The items that are opened. Those that are not are named on stderr."""
     kept = []
     for item in items:
         if item.skipped is None:
             kept.append(item)
         else:
-            output.skip(item.path, item.skipped)
+            output.write_skipped(item.path, item.skipped)
     return kept
 
 
@@ -86,9 +95,11 @@ def _names_in(path: str) -> list[str]:
             data = _list_bytes(path)
     if b"\0" in data:
         return [
-            shown(os.fsdecode(name)) for name in data.split(b"\0") if name.strip() or os.path.lexists(name)
+            shown_path(os.fsdecode(name))
+            for name in data.split(b"\0")
+            if name.strip() or os.path.lexists(name)
         ]
-    return [shown(os.fsdecode(line)) for name in data.split(b"\n") if (line := _named_in(name))]
+    return [shown_path(os.fsdecode(line)) for name in data.split(b"\n") if (line := _named_in(name))]
 
 
 _BOM = b"\xef\xbb\xbf"
@@ -144,12 +155,12 @@ def gate_given(command: str, keywords: Mapping[str, Any], **more: Any) -> Gate:
     return gate_of(command, *(keywords[name] for name in ("select", "ignore", "level", "fail_on")), **more)
 
 
-def worst(codes: Iterable[int]) -> int:
+def worst_code(codes: Iterable[int]) -> int:
     """Return a command's exit code from its files' codes: 2 (trouble) over 1 (found something) over 0."""
     return max(codes, default=0)
 
 
-def each(
+def run_for_each(
     paths: Sequence[str], one: Callable[[str], int], *, json: str | None = None, tell_rest: bool = False
 ) -> int:
     """Run a command for each PATH and print what fails; the exit code of all.
@@ -161,10 +172,10 @@ def each(
     try:
         for path in paths:
             try:
-                with about(path), documented(path, json):
+                with about(path), documenting_errors(path, json):
                     codes.append(one(path))
             except CkptError as error:
-                output.fail(error)
+                output.write_error(error)
                 codes.append(TROUBLE)
     except Signal:
         if tell_rest and len(paths) > 1:
@@ -172,9 +183,9 @@ def each(
             index = len(codes)
             rest = [show(path, 80) for path in paths[index + 1 :]]
             begun = f"stopped at {show(paths[index], 80)}, {index:,} of {len(paths):,} before it are through"
-            output.complain(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
+            output.write_complaint(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
         raise
-    return worst(codes)
+    return worst_code(codes)
 
 
 class Answer(NamedTuple):
@@ -193,7 +204,7 @@ class Answer(NamedTuple):
     """True where `--quiet` does not drop what is for stderr."""
 
 
-def look(
+def write_answers(
     names: Sequence[str],
     items: Sequence[Found],
     answer: Callable[[Found], Answer],
@@ -211,31 +222,31 @@ def look(
     """
     from ckpt.bytes.executor import Task  # here: who reads one file needs none
 
-    items, others = parted(items)
-    tasks = [Task(_answered, (item, answer), 1) for item in items]
+    items, others = split_items(items)
+    tasks = [Task(_answer_item, (item, answer), 1) for item in items]
     codes, seen = [], []
     several = len(tasks) >= FEW
     with (
-        output.progress(doing, len(tasks), "files", labels([item.path for item in items]))
+        output.progress(doing, len(tasks), "files", short_labels([item.path for item in items]))
         if several
         else nullcontext()
     ) as progress:
-        for item, outcome in zip(items, many(tasks, jobs).each(tasks), strict=True):
+        for item, outcome in zip(items, choose_executor(tasks, jobs).each(tasks), strict=True):
             if progress is not None:
                 progress(1)
             if isinstance(outcome, str):
-                output.skip(item.path, outcome)
+                output.write_skipped(item.path, outcome)
                 continue
             seen.append(item.path)
-            codes.append(_written(item.path, outcome, json, tables, apart))
-    for name in empty(names, seen):
-        codes.append(_written(name, nothing_in(name), json, tables, apart))
+            codes.append(_write_answer(item.path, outcome, json, tables, apart))
+    for name in empty_folders(names, seen):
+        codes.append(_write_answer(name, nothing_in(name), json, tables, apart))
     if others:
-        output.conclude(others_text(others))
+        output.write_conclusion(others_text(others))
     return codes
 
 
-def _answered(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptError | str:
+def _answer_item(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptError | str:
     """The answer about a file, its error, or why it is skipped: it never was a checkpoint."""
     if item.skipped is not None:
         return item.skipped
@@ -246,16 +257,16 @@ def _answered(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptEr
         return error if is_concern(item, error.code) else error.problem
 
 
-def _written(
+def _write_answer(
     path: str, outcome: Answer | CkptError, json: Document | None, tables: output.Tables | None, apart: bool
 ) -> int:
     """Write an answer or an error; the exit code."""
     if isinstance(outcome, CkptError):
         if json is not None:
             output.write_json(json(path, outcome))
-        output.fail(outcome)
+        output.write_error(outcome)
         return TROUBLE
-    say = output.complain if outcome.code == TROUBLE or outcome.is_loud else output.talk
+    say = output.write_complaint if outcome.code == TROUBLE or outcome.is_loud else output.write_talk
     for text in outcome.talk:
         say(text)
     if outcome.document is not None:
@@ -264,7 +275,7 @@ def _written(
         tables.write(path, outcome.rows)
     elif outcome.lines:
         if apart:
-            output.between()
+            output.separate_reports()
         output.write_lines(outcome.lines)
     for text in outcome.texts:
         output.write_text(text)
@@ -272,7 +283,7 @@ def _written(
 
 
 @contextmanager
-def working(where: str | None, names: Iterable[str]) -> Iterator[bool]:
+def using_cluster(where: str | None, names: Iterable[str]) -> Iterator[bool]:
     """Give the work on the PATHs to a cluster, as `--cluster` says; tell whether there is one.
 
     Raises UsageError for a URL with a secret, CkptError without a cluster.
@@ -280,25 +291,25 @@ def working(where: str | None, names: Iterable[str]) -> Iterator[bool]:
     if where is None:
         yield False
         return
-    from ckpt.bytes.executor import working as given_to
+    from ckpt.bytes.executor import using_executor as given_to
 
     connected = load_hook("cluster").connected  # here: only a cluster pays for it
-    with connected(where, names, output.talk) as executor, given_to(executor):
+    with connected(where, names, output.write_talk) as executor, given_to(executor):
         yield True
 
 
 @contextmanager
-def documented(path: str, schema: str | None) -> Iterator[None]:
+def documenting_errors(path: str, schema: str | None) -> Iterator[None]:
     """Write the document of an error about a PATH, where JSON is asked for; docs/json.md is its contract."""
     try:
         yield
     except CkptError as error:
         if schema is not None:
-            output.write_json(failure(schema)(path, error))
+            output.write_json(failure_document(schema)(path, error))
         raise
 
 
-def failure(schema: str) -> Document:
+def failure_document(schema: str) -> Document:
     """Return the maker of the document of an error about a PATH.
 
     It is for a command whose own documents hold no errors.
@@ -336,26 +347,26 @@ def opened(
     checkpoint = open_side(
         path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
     )
-    for text in notices(checkpoint) if tell else ():
-        output.talk(text)
+    for text in notice_lines(checkpoint) if tell else ():
+        output.write_talk(text)
     return checkpoint
 
 
-def notices(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
+def notice_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
     """The lines about each doubt, or each notice with one of the `codes`, for stderr."""
-    return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint, codes)]
+    return [f"ckpt: {text}" for text in doubt_lines(checkpoint.checkpoint, codes)]
 
 
 def tell(line: str) -> None:
     """Write a warning to stderr, in red where a result runs code."""
-    (output.alarm if ": DANGER: " in line else output.talk)(f"ckpt: {line}")
+    (output.write_alarm if ": DANGER: " in line else output.write_talk)(f"ckpt: {line}")
 
 
-def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+def unread_lines(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
     """A line about the tensors that `what` ("measured") does not hold for, (name, why); none where all were read."""
     if not rows:
         return []
-    names = listed([name for name, _ in rows], 5)
+    names = show_names([name for name, _ in rows], 5)
     return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
 
 

@@ -82,7 +82,7 @@ _SWITCHES = ("--no-align", "--no-header")
 """Flags that switch off what is on without them."""
 
 
-def _row(
+def _option_row(
     kind: Kind,
     name: str,
     *texts: str,
@@ -116,11 +116,11 @@ def _row(
     )
 
 
-flag = partial(_row, "flag")
-text = partial(_row, "text")
-texts = partial(_row, "texts")
-integer = partial(_row, "integer")
-number = partial(_row, "number")
+flag = partial(_option_row, "flag")
+text = partial(_option_row, "text")
+texts = partial(_option_row, "texts")
+integer = partial(_option_row, "integer")
+number = partial(_option_row, "number")
 """A row of each kind: the name, the metavar unless it is a flag, the commands, and the help.
 
 A star behind a command says that the option is rare there, `rare` that it is rare in all of them.
@@ -822,12 +822,12 @@ class Exclusion(NamedTuple):
     def __str__(self) -> str:
         first, rest = self.options, self.others
         if not rest:
-            return f"{_listed(first)} exclude each other."
+            return f"{_join_options(first)} exclude each other."
         verb = "excludes" if len(first) == 1 else "exclude"
-        return f"{_listed(first)} {verb} {_listed(rest)}."
+        return f"{_join_options(first)} {verb} {_join_options(rest)}."
 
 
-def _listed(options: Sequence[str]) -> str:
+def _join_options(options: Sequence[str]) -> str:
     return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} and {options[-1]}"
 
 

@@ -21,7 +21,7 @@ from ckpt.surface.text.lines import (
     as_written,
     cut,
     plain_text,
-    ragged,
+    ragged_lines,
     table_lines,
     talk_lines,
 )
@@ -79,7 +79,7 @@ def is_silent() -> bool:
 
 
 @contextmanager
-def silenced(*, all: bool = False, summary: bool = False) -> Iterator[None]:
+def silenced_output(*, all: bool = False, summary: bool = False) -> Iterator[None]:
     """Drop all lines but errors and alarms, or the closing line on stderr."""
     global _is_silent, _is_unsummed
     before = _is_silent, _is_unsummed
@@ -90,13 +90,13 @@ def silenced(*, all: bool = False, summary: bool = False) -> Iterator[None]:
         _is_silent, _is_unsummed = before
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Make both streams take any text: what their encoding lacks has a stand-in or is escaped, never an exception."""
     codecs.register_error(_HANDLER, _stand_in)
     # Whoever started us may have closed them. An answer that goes nowhere is trouble, and a file that is opened later
     # must not get the number of stdout; talk is dropped.
-    sys.stdout = _prepared(sys.stdout or _nothing(os.O_RDONLY))
-    sys.stderr = _prepared(sys.stderr or _nothing(os.O_WRONLY))
+    sys.stdout = _prepare_stream(sys.stdout or _null_stream(os.O_RDONLY))
+    sys.stderr = _prepare_stream(sys.stderr or _null_stream(os.O_WRONLY))
     encoding = (
         getattr(sys.stdout, "encoding", None) or "utf-8"
     )  # who calls us may have put another stream there
@@ -104,12 +104,12 @@ def prepare() -> None:
         Written.form = lambda text: text.encode(encoding, _HANDLER).decode(encoding)
 
 
-def _nothing(flags: int) -> TextIO:
+def _null_stream(flags: int) -> TextIO:
     """A stream to /dev/null, open until the process ends. Opened for reading, it takes nothing."""
     return os.fdopen(os.open(os.devnull, flags), "w")
 
 
-def _prepared(stream: TextIO) -> TextIO:
+def _prepare_stream(stream: TextIO) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     if isinstance(stream.buffer, io.RawIOBase):
@@ -124,18 +124,18 @@ _nowhere: int | None = None
 
 
 def keep_nowhere() -> None:
-    """Open what `discard` needs, before the fence is up."""
+    """Open what `discard_stdout` needs, before the fence is up."""
     global _nowhere
     _nowhere = os.open(os.devnull, os.O_WRONLY)
 
 
-def discard() -> None:
+def discard_stdout() -> None:
     """Drop what is still buffered for stdout, so that it cannot fail again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY) if _nowhere is None else _nowhere
     os.dup2(nowhere, sys.stdout.fileno())
 
 
-def coloured(stream: TextIO | None = None) -> bool:
+def has_colour(stream: TextIO | None = None) -> bool:
     """Tell whether a stream gets colour, by default stdout.
 
     `--color` decides, then NO_COLOR, then FORCE_COLOR, then a terminal.
@@ -151,17 +151,17 @@ def coloured(stream: TextIO | None = None) -> bool:
 
 def screen_width(stream: TextIO | None = None) -> int | None:
     """Columns of the terminal that a stream writes to, by default stdout; None in a pipe: there nothing is cut."""
-    size = _screen(stream or sys.stdout)
+    size = _screen_size(stream or sys.stdout)
     return None if size is None else size.columns
 
 
 def screen_height() -> int | None:
     """Rows of the terminal, None in a pipe."""
-    size = _screen(sys.stdout)
+    size = _screen_size(sys.stdout)
     return None if size is None else size.lines
 
 
-def _screen(stream: TextIO) -> os.terminal_size | None:
+def _screen_size(stream: TextIO) -> os.terminal_size | None:
     if not stream.isatty():
         return None
     from shutil import get_terminal_size
@@ -176,9 +176,9 @@ def _screen(stream: TextIO) -> os.terminal_size | None:
 def write_lines(lines: Sequence[Line]) -> None:
     if _is_silent:
         return
-    _clear()
-    lines = list(map(_shown, lines))
-    if not coloured():
+    _clear_bar()
+    lines = list(map(_escape_line, lines))
+    if not has_colour():
         sys.stdout.write(plain_text(lines))
         return
     from rich.console import Console
@@ -200,7 +200,7 @@ def write_lines(lines: Sequence[Line]) -> None:
         console.print(text, soft_wrap=True)
 
 
-def _shown(line: Line) -> Line:
+def _escape_line(line: Line) -> Line:
     """As `show_line`, for styled text. What a report forgot to escape is escaped here."""
     text = "".join(text for text, _ in line)
     if show_line(show_literal(text)) == text:
@@ -231,18 +231,18 @@ def write_json(document: dict[str, Json]) -> None:
     after = "," if is_screen else ", "
     opening = f"{{{inner}"
     for key, value in document.items():
-        sys.stdout.write(f"{opening}{_compact(key)}: ")
+        sys.stdout.write(f"{opening}{_compact_json(key)}: ")
         opening = f"{after}{inner}"
         if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
             for index, row in enumerate(value):  # a row at a time: all of them may be as large as the file
-                sys.stdout.write(f"{after if index else '['}{row_at}{_compact(row)}")
+                sys.stdout.write(f"{after if index else '['}{row_at}{_compact_json(row)}")
             sys.stdout.write(f"{inner}]")
         else:
-            sys.stdout.write(_compact(value))
+            sys.stdout.write(_compact_json(value))
     sys.stdout.write(f"{new}}}\n")
 
 
-def _compact(value: Json) -> str:
+def _compact_json(value: Json) -> str:
     import json  # here: most output is text
 
     # Without indent json's encoder is fast. `##[` is a command to GitHub Actions; `#` is only found in strings.
@@ -261,7 +261,7 @@ def write_table(rows: Iterable[Sequence[str]], *, tsv: bool, table: str | None, 
     numbers = frozenset(i for i, name in enumerate(names) if name in ("bytes", "used", "numel"))
     shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in others]
     head = [cell.upper() for cell in names]
-    write_lines(ragged([head, *shown], right=numbers, width=screen_width()))
+    write_lines(ragged_lines([head, *shown], right=numbers, width=screen_width()))
 
 
 class Tables:
@@ -293,7 +293,7 @@ _LONGEST = 2000
 _texts = 0
 
 
-def between() -> None:
+def separate_reports() -> None:
     """An empty line between the reports of several files."""
     global _texts
     if _texts:
@@ -325,22 +325,22 @@ class _Bar:
     def advance(self, count: int) -> None:
         """Count work that is done; any thread may call it."""
         with self._lock:
-            self._reach(min(self._done + count, self._total))
+            self._update_done(min(self._done + count, self._total))
 
     def reach(self, done: int, total: int) -> None:
         """Set the work that is done, and all work; any thread may call it."""
         with self._lock:
             self._total = total
-            self._reach(done)
+            self._update_done(done)
 
-    def _reach(self, done: int) -> None:
+    def _update_done(self, done: int) -> None:
         self._done = done
         now = _clock()
         if now >= self._next:
             self._next = now + _PAUSE
-            self._draw(now - self._begin)
+            self._draw_bar(now - self._begin)
 
-    def _draw(self, seconds: float) -> None:
+    def _draw_bar(self, seconds: float) -> None:
         from shutil import get_terminal_size
 
         share = self._done / self._total if self._total else 1.0
@@ -358,7 +358,7 @@ class _Bar:
         sys.stderr.flush()
 
 
-def _clear() -> None:
+def _clear_bar() -> None:
     """Take the bar off the screen, before a line is written or when the work has ended."""
     if _Bar.shown is not None:
         _Bar.shown = None
@@ -375,19 +375,19 @@ def progress(
     `doing` is a word such as `copying`. The name of the next file, one of `names`, stands beside the count. Whatever
     ends the work takes the bar off the screen.
     """
-    with _drawn(doing, total, unit, names) as bar:
+    with _bar_on_screen(doing, total, unit, names) as bar:
         yield None if bar is None else bar.advance
 
 
 @contextmanager
-def meter(doing: str, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
+def progress_meter(doing: str, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
     """As `progress`, for work that tells how much of it is done, and how much there is."""
-    with _drawn(doing, 0, unit, ()) as bar:
+    with _bar_on_screen(doing, 0, unit, ()) as bar:
         yield None if bar is None else bar.reach
 
 
 @contextmanager
-def _drawn(doing: str, total: int, unit: str, names: Sequence[str]) -> Iterator[_Bar | None]:
+def _bar_on_screen(doing: str, total: int, unit: str, names: Sequence[str]) -> Iterator[_Bar | None]:
     if _is_silent or _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
@@ -397,12 +397,12 @@ def _drawn(doing: str, total: int, unit: str, names: Sequence[str]) -> Iterator[
         yield bar
     finally:
         _Bar.is_open = False
-        _clear()
+        _clear_bar()
 
 
-def skip(path: str, why: str) -> None:
+def write_skipped(path: str, why: str) -> None:
     """Name a file of a folder that is not opened, on stderr."""
-    talk(f"ckpt: {show(path, None)}: skipped: {show_literal(why)}")
+    write_talk(f"ckpt: {show(path, None)}: skipped: {show_literal(why)}")
 
 
 def list_others(paths: Sequence[str]) -> None:
@@ -412,51 +412,53 @@ def list_others(paths: Sequence[str]) -> None:
     for path in paths:
         is_file = os.path.isfile(path) or is_url(path)
         why = "its first bytes are of no checkpoint" if is_file else "not a regular file"
-        talk(f"ckpt: {show(path, None)}: not looked at: {why}")
+        write_talk(f"ckpt: {show(path, None)}: not looked at: {why}")
 
 
-def talk(text: str, hint: str | None = None) -> None:
+def write_talk(text: str, hint: str | None = None) -> None:
     """Lines on stderr, made safe by whoever made them, broken at words where they do not fit the terminal."""
     if not _is_silent:
-        complain(text, hint)
+        write_complaint(text, hint)
 
 
-def complain(text: str, hint: str | None = None) -> None:
-    """As `talk`, about trouble: `--quiet` does not drop it."""
-    _say([part for line in text.split("\n") for part in talk_lines(line, hint, screen_width(sys.stderr))])
+def write_complaint(text: str, hint: str | None = None) -> None:
+    """As `write_talk`, about trouble: `--quiet` does not drop it."""
+    _write_stderr(
+        [part for line in text.split("\n") for part in talk_lines(line, hint, screen_width(sys.stderr))]
+    )
 
 
-def _say(lines: Sequence[str]) -> None:
-    _clear()
+def _write_stderr(lines: Sequence[str]) -> None:
+    _clear_bar()
     for line in lines:
         sys.stderr.write(f"{show_line(show_literal(line))}\n")
     sys.stderr.flush()
 
 
-def unread(path: str, error: Failure) -> str:
+def unread_line(path: str, error: Failure) -> str:
     """The line about a file of several that cannot be read."""
     return f"ckpt: {show(path, None)}: {show_literal(str(error))}"
 
 
-def conclude(text: str, hint: str | None = None) -> None:
+def write_conclusion(text: str, hint: str | None = None) -> None:
     """The line on stderr that sums up what stdout shows, after it."""
     sys.stdout.flush()
     if not _is_unsummed:
-        talk(text, hint)
+        write_talk(text, hint)
 
 
-def alarm(text: str) -> None:
+def write_alarm(text: str) -> None:
     """A sentence on stderr, in red where it gets colour. `--quiet` does not drop it."""
-    is_red = coloured(sys.stderr)
+    is_red = has_colour(sys.stderr)
     sys.stderr.write("\033[1;31m" if is_red else "")
-    complain(text)
+    write_complaint(text)
     sys.stderr.write("\033[0m" if is_red else "")
     sys.stderr.flush()
 
 
 def talk_foreign(text: str) -> None:
     """Lines on stderr that somebody else composed, such as Python or the parser of the command line."""
-    _say([line[:_LONGEST] for line in text.rstrip("\n").split("\n")])
+    _write_stderr([line[:_LONGEST] for line in text.rstrip("\n").split("\n")])
 
 
 def talk_traceback(error: BaseException) -> None:
@@ -466,7 +468,7 @@ def talk_traceback(error: BaseException) -> None:
     talk_foreign("".join(traceback.format_exception(error)))
 
 
-def fail(error: Exception) -> None:
+def write_error(error: Exception) -> None:
     """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG shows where it arose."""
     if os.environ.get("CKPT_DEBUG"):
         talk_traceback(error)
@@ -474,4 +476,4 @@ def fail(error: Exception) -> None:
     text = text.removesuffix(f" ({hint})")
     if len(text) + len(hint or "") > _LONGEST:
         text, hint = str(error)[:_LONGEST], None
-    complain(f"ckpt: {show_literal(text)}", hint and show_literal(hint))
+    write_complaint(f"ckpt: {show_literal(text)}", hint and show_literal(hint))

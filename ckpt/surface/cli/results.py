@@ -28,9 +28,9 @@ from ckpt.surface.api.rewriting import (
     target_of,
 )
 from ckpt.surface.api.steps import step_of
-from ckpt.surface.api.walk import Found, looked, others_text, parted
+from ckpt.surface.api.walk import Found, find_items_to_open, others_text, split_items
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import each, is_skipped, named_paths, plugins_allowed, tell, unskipped
+from ckpt.surface.cli.inputs import drop_skipped, is_skipped, named_paths, plugins_allowed, run_for_each, tell
 
 Write = Callable[..., RewriteReport]
 """A function of `ckpt.surface.api.writing` with the command's own keywords."""
@@ -102,16 +102,16 @@ _WRITTEN: dict[str, bool | None] = {
 """The keywords that every function of `ckpt.surface.api.writing` takes, with their defaults."""
 
 
-def rewrite(
+def rewrite_paths(
     paths: list[str] | None, write: Write, options: ResultOptions, *, report: Report | None = None
 ) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
     jobs = jobs_of(paths or (), options)
     turns = iter(jobs)
     try:
-        return each(
+        return run_for_each(
             [job.path for job in jobs],
-            lambda _: _one(next(turns), write, options, report),
+            lambda _: _rewrite_one(next(turns), write, options, report),
             json="ckpt.rewrite" if options.json else None,
             tell_rest=True,
         )
@@ -147,7 +147,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
         raise UsageError("--shard-size takes one PATH: all shards would have the same names")
     if not several:
         return [Job(item, places.out) for item in items]
-    jobs = [Job(item, place_of(item.path, places, _below(item))) for item in items]
+    jobs = [Job(item, place_of(item.path, places, _path_below_folder(item))) for item in items]
     _refuse_collisions(jobs, places)
     return jobs
 
@@ -163,15 +163,15 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
                 for name in names
             ]
         return [Found(name) for name in names]
-    items, others = parted(looked(names, places.limits, plugins=places.plugins))
+    items, others = split_items(find_items_to_open(names, places.limits, plugins=places.plugins))
     if others:
-        output.talk(f"ckpt: {others_text(others)}")
-    return [item for item in unskipped(items) if not _is_result(item, names, places.out)]
+        output.write_talk(f"ckpt: {others_text(others)}")
+    return [item for item in drop_skipped(items) if not _is_result(item, names, places.out)]
 
 
-def _below(item: Found) -> str | None:
+def _path_below_folder(item: Found) -> str | None:
     """Return the path of an item below the folder in which it was found, or None for one that was typed."""
-    return None if item.folder is None else _relative(item.path, item.folder)
+    return None if item.folder is None else _relative_path(item.path, item.folder)
 
 
 def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
@@ -181,11 +181,11 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
     folder = os.path.realpath(out)
     return (
         folder not in map(os.path.realpath, names)
-        and _relative(os.path.realpath(item.path), folder) is not None
+        and _relative_path(os.path.realpath(item.path), folder) is not None
     )
 
 
-def _relative(path: str, folder: str) -> str | None:
+def _relative_path(path: str, folder: str) -> str | None:
     """Return a path as it is below a folder, or None for another one."""
     folder = os.path.normpath(folder)
     start = "" if folder == os.curdir else os.path.join(folder, "")
@@ -224,13 +224,13 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
             raise UsageError(f"{show(other, 80)} would be written there too", path=to.path)
 
 
-def _one(job: Job, write: Write, options: ResultOptions, report: Report | None) -> int:
+def _rewrite_one(job: Job, write: Write, options: ResultOptions, report: Report | None) -> int:
     """Change one checkpoint, and report; the exit code."""
     if job.item.error is not None:
         raise job.item.error
     keywords = {**options.keywords, "out": job.out, "parents": options.places.parents}
     try:
-        with output.meter("copying") as progress:
+        with output.progress_meter("copying") as progress:
             done = write(job.path, **keywords, progress=progress, tell=tell)
     except CkptError as error:
         if isinstance(error, UsageError) and error.path is None:
@@ -240,7 +240,7 @@ def _one(job: Job, write: Write, options: ResultOptions, report: Report | None) 
         if isinstance(error, FolderError) and options.places.command.many and error.path in (None, job.path):
             error.hint = "-r takes them all"
         raise
-    (report or reporting(options))(done)
+    (report or report_writer(options))(done)
     return done.exit_code
 
 
@@ -248,11 +248,11 @@ def _is_no_checkpoint(job: Job, error: CkptError, limits: Limits) -> bool:
     """Tell whether a file in a folder never was a checkpoint, and say so on stderr."""
     if job.item.named:
         return False
-    refusal = formats.refusal(job.path, limits, plugins=plugins_allowed())
+    refusal = formats.refusal_error(job.path, limits, plugins=plugins_allowed())
     return refusal is not None and is_skipped(job.item, refusal)
 
 
-def reporting(options: ResultOptions) -> Report:
+def report_writer(options: ResultOptions) -> Report:
     """Return what writes a report as the options say."""
 
     def write(report: RewriteReport) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.model.errors import UsageError
-from ckpt.model.names import nearest
+from ckpt.model.names import nearest_names
 from ckpt.model.text import show
 from ckpt.surface.cli.completion import VARIABLE
 
@@ -32,7 +32,7 @@ def completion_text(words: Sequence[str]) -> str:
         raise UsageError(f"completion: {problem}", hint=f"ckpt completion {'|'.join(SHELLS)}")
     shell = words[0].lower()
     if shell not in SHELLS:
-        alike = nearest(shell, SHELLS, 1)
+        alike = nearest_names(shell, SHELLS, 1)
         hint = f"did you mean {alike[0]}?" if alike else None
         raise UsageError(f"completion {show(words[0], 40)}: not one of {' '.join(SHELLS)}", hint=hint)
     from typer.completion import get_completion_script  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ def typer_function(name: str, command: Command) -> Command:
         values |= {row.parameter: _only_value(row, values) for row in rows if row.is_once}
         _refuse_exclusions(name, rows, values)
         output.set_color(values["color"])
-        with output.silenced(all=values["quiet"], summary=values.get("no_summary", False)):
+        with output.silenced_output(all=values["quiet"], summary=values.get("no_summary", False)):
             limits = Limits().raised(values["limit"] or [])
             options = {row.keyword: _option_value(row, values) for row in rows if row.name not in _SHARED}
             return command(*(_argument_value(row, values) for row in arguments), **options, limits=limits)
@@ -161,11 +161,11 @@ class PlainCommand(TyperCommand):
     """
 
     def get_params(self, ctx: Any) -> Any:
-        params = plain(super().get_params(ctx))
+        params = plain_parameters(super().get_params(ctx))
         for param in params:
             if param.param_type_name == "argument":
-                param.get_usage_pieces = partial(_usage, param)
-                param.get_help_record = partial(_record, self, param)
+                param.get_usage_pieces = partial(_usage_metavars, param)
+                param.get_help_record = partial(_help_record, self, param)
             elif sum(name.startswith("--") for name in param.opts) > 1 and not isinstance(
                 param.get_help_record, partial
             ):
@@ -199,12 +199,12 @@ class PlainCommand(TyperCommand):
                     formatter.write_text(str(exclusion))
 
 
-def _usage(param: Any, ctx: Any) -> list[str]:
+def _usage_metavars(param: Any, ctx: Any) -> list[str]:
     """An argument in the line of usage. The releases of typer have four forms for it."""
     return [param.metavar if param.required else f"[{param.metavar}]"]
 
 
-def _record(command: Any, param: Any, ctx: Any) -> tuple[str, str]:
+def _help_record(command: Any, param: Any, ctx: Any) -> tuple[str, str]:
     """An argument in the list of arguments: its metavar, and its help, which typer 0.24 loses to click 8.5."""
     row = next(row for row in ARGUMENTS[command.name] if row.name == param.name)
     return row.metavar, row.help + ("  [required]" if param.required else "")
@@ -225,8 +225,8 @@ def _record_of_one_name(param: Any, usual: Callable[..., Any], ctx: Any) -> Any:
 # --- its values -------------------------------------------------------------------------------------------------------
 
 
-def plain(params: Iterable[Any]) -> list[Any]:
-    """Return the parameters of a command, whose values come by way of `_value`, once each.
+def plain_parameters(params: Iterable[Any]) -> list[Any]:
+    """Return the parameters of a command, whose values come by way of `_parameter_value`, once each.
 
     From 0.29 on typer checks every value with pydantic, also the value of an option that is not given: this
     doubles the start. The values here are text, numbers, flags and lists of text.
@@ -234,18 +234,18 @@ def plain(params: Iterable[Any]) -> list[Any]:
     unique = list(params)
     for param in unique:
         if not isinstance(param.process_value, partial):
-            param.process_value = partial(_value, param, param.process_value)
+            param.process_value = partial(_parameter_value, param, param.process_value)
     return unique
 
 
-def _value(param: Any, usual: Callable[..., Any], ctx: Any, value: Any) -> Any:
+def _parameter_value(param: Any, usual: Callable[..., Any], ctx: Any, value: Any) -> Any:
     """The value of a parameter; what this does not know goes the usual way, with pydantic if typer has it."""
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     result: Any = value
     if value is None:
         is_known, result = kind is not None, () if param.multiple or param.nargs == -1 else None
     elif kind in (int, float):
-        is_known, result = True, _number(kind, param, ctx, value)
+        is_known, result = True, _checked_number(kind, param, ctx, value)
     elif kind in (str, bool):
         is_known = isinstance(value, kind)
     else:
@@ -259,7 +259,7 @@ def _value(param: Any, usual: Callable[..., Any], ctx: Any, value: Any) -> Any:
     return result
 
 
-def _number(kind: Callable[[Any], float], param: Any, ctx: Any, value: Any) -> float:
+def _checked_number(kind: Callable[[Any], float], param: Any, ctx: Any, value: Any) -> float:
     """A number within its limits, or the error in the words of click."""
     low, high = param.min, param.max
     try:

@@ -48,7 +48,7 @@ def run(program: Callable[[], int]) -> NoReturn:
     _Process.is_ours = True
     gc.disable()  # one short job: what is imported and what is read are needed to the end
     try:
-        _install()
+        _install_handlers()
         code = program()
         _Process.unwinds = False
     except BaseException as error:
@@ -59,11 +59,11 @@ def run(program: Callable[[], int]) -> NoReturn:
         elif isinstance(error, SystemExit):
             code = error.code if isinstance(error.code, int) else 0 if error.code is None else TROUBLE
         elif not isinstance(error, Signal):
-            code = _bug(error)
-    _leave(code)
+            code = _report_bug(error)
+    _leave_process(code)
 
 
-def unwind() -> None:
+def raise_on_signal() -> None:
     """From now on a signal raises `Signal`, because the program has begun what must be undone."""
     _Process.unwinds = True
 
@@ -73,14 +73,14 @@ def is_ours() -> bool:
     return _Process.is_ours
 
 
-def _install() -> None:
+def _install_handlers() -> None:
     for number in _LINES:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job goes on
-            signal.signal(number, _arrived)
-    sys.unraisablehook = _swallowed
+            signal.signal(number, _handle_signal)
+    sys.unraisablehook = _repeat_signal
 
 
-def _arrived(number: int, frame: FrameType | None) -> None:
+def _handle_signal(number: int, frame: FrameType | None) -> None:
     """The handler."""
     if number != signal.SIGALRM:
         _Process.arrived = _Process.arrived or number
@@ -89,16 +89,16 @@ def _arrived(number: int, frame: FrameType | None) -> None:
     _end_by_signal()
 
 
-def _swallowed(unraisable: sys.UnraisableHookArgs) -> None:
+def _repeat_signal(unraisable: sys.UnraisableHookArgs) -> None:
     """A signal that came inside of a finalizer or a callback, where Python drops exceptions, is raised again."""
     if issubclass(unraisable.exc_type, Signal):
-        signal.signal(signal.SIGALRM, _arrived)
+        signal.signal(signal.SIGALRM, _handle_signal)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
     else:
         sys.__unraisablehook__(unraisable)
 
 
-def _bug(error: BaseException) -> int:
+def _report_bug(error: BaseException) -> int:
     from ckpt import __version__
     from ckpt.model.errors import is_stopped
     from ckpt.surface.cli import output
@@ -107,14 +107,16 @@ def _bug(error: BaseException) -> int:
         output.talk_traceback(error)
         if is_stopped(error):
             stopped = "ckpt: the fence stopped a reader that writes, connects or starts a program"
-            output.complain(stopped, "CKPT_FENCE=0 switches it off")
-        output.complain(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
+            output.write_complaint(stopped, "CKPT_FENCE=0 switches it off")
+        output.write_complaint(
+            f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above"
+        )
     except OSError:  # stderr takes nothing, which may be what the error says
         pass
     return TROUBLE
 
 
-def _leave(code: int) -> NoReturn:
+def _leave_process(code: int) -> NoReturn:
     """End the process at once: taking a tree of a million nodes apart first would take longer than reading it."""
     if _Process.arrived is not None:
         _end_by_signal()

@@ -38,14 +38,14 @@ def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
     context = getattr(error, "ctx", None)
     command = "" if context is None or context.parent is None else str(context.info_name)
     place = f"{command}: " if command else ""
-    problem, hint = _explained(error, context, command, commands)
+    problem, hint = _explain_error(error, context, command, commands)
     return UsageError(f"{place}{problem}", hint=hint or f"ckpt {command} --help".replace("  ", " "))
 
 
-def _explained(error: Any, context: Any, command: str, commands: Sequence[str]) -> tuple[str, str | None]:
+def _explain_error(error: Any, context: Any, command: str, commands: Sequence[str]) -> tuple[str, str | None]:
     kind = type(error).__name__
     if kind == "NoSuchOption":
-        return _option(str(error.option_name), context)
+        return _unknown_option(str(error.option_name), context)
     if kind == "MissingParameter":
         param = error.param
         metavar = str(getattr(param, "metavar", None) or getattr(param, "name", "")).strip("{}[]")
@@ -53,27 +53,27 @@ def _explained(error: Any, context: Any, command: str, commands: Sequence[str]) 
     if kind == "BadParameter":
         param = getattr(error, "param", None)
         option = next((name for name in getattr(param, "opts", ()) if name.startswith("--")), "")
-        text = _sentence(_NO_NUMBER.sub("is not a number that fits", str(error.message)))
+        text = _as_sentence(_NO_NUMBER.sub("is not a number that fits", str(error.message)))
         return f"{option}: {text}" if option else text, None
     text = str(error.format_message())
     name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
     if name:
-        return _command(name[1], commands)
+        return _unknown_command(name[1], commands)
     extra = re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL)
     if extra:
         takes_output = any("-o" in param.opts for param in context.command.params)
         out = pasted_path(extra[1]) if takes_output and " " not in extra[1] else None
         hint = out and f"-o {out} writes there"
         return f"{show(extra[1], 80)} is too much", hint
-    return _sentence(text), None
+    return _as_sentence(text), None
 
 
-def _sentence(text: str) -> str:
+def _as_sentence(text: str) -> str:
     text = " ".join(text.split()).rstrip(".")
     return text[:1].lower() + text[1:]
 
 
-def _option(name: str, context: Any) -> tuple[str, str | None]:
+def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
     """An option that there is not: one dash too few, an old name, or a typing error."""
     options = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
     options += ["--help"]
@@ -88,7 +88,7 @@ def _option(name: str, context: Any) -> tuple[str, str | None]:
     return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
 
 
-def _command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
+def _unknown_command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
     meant = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), commands, 1)), None)
     if meant is None and (os.sep in name or name.endswith((*CHECKPOINTS, *PERHAPS))):
         return f"{show(name, 80)}: no such file, and no command", missing(name) or "ckpt inspect FILE"

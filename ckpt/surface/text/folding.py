@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from ckpt.commands.inspect.inspect import Inspection
 from ckpt.model.checkpoint import Entries, Entry, looks_of
 from ckpt.model.columns import Chain, parts
-from ckpt.model.names import blocks
+from ckpt.model.names import name_blocks
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor
 from ckpt.model.text import in_braces, in_ranges, is_number, is_plain, number_range, show
@@ -97,17 +97,17 @@ def fold(names: Sequence[str], leaves: Sequence[Leaf]) -> tuple[Fold, ...]:
 def lines(folds: tuple[Fold, ...], depth: int | None = None, most: int = LINES) -> list[Line]:
     """The lines to print: opened down to `depth`, or to the deepest depth that fits into `most` lines."""
     if depth is not None:
-        return _opened(folds, depth, None)
-    best = _opened(folds, 0, SHUT)
+        return _open_folds(folds, depth, None)
+    best = _open_folds(folds, 0, SHUT)
     for level in range(1, _PARTS):
-        deeper = _opened(folds, level, SHUT)
+        deeper = _open_folds(folds, level, SHUT)
         if len(deeper) > most or (len(deeper) == len(best) and all(not line.shut for line in best)):
             break
         best = deeper
     return best
 
 
-def _opened(folds: tuple[Fold, ...], depth: int, shut: int | None) -> list[Line]:
+def _open_folds(folds: tuple[Fold, ...], depth: int, shut: int | None) -> list[Line]:
     out: list[Line] = []
 
     def add(fold: Fold, level: int) -> None:
@@ -137,7 +137,7 @@ class _Folder:
                 root.add([name] if _is_dots(name) else name.split("."), leaf)
             return root
         layers: dict[Hashable, _Node] = {}
-        for begin, first, last in blocks(names):
+        for begin, first, last in name_blocks(names):
             inside = [name[len(begin) :] for name in names[first:last]] if begin else names[first:last]
             here = leaves[first:last]
             above = begin.split(".")[:-1]
@@ -154,7 +154,7 @@ class _Folder:
             layer = layers.get(key)
             if layer is None:
                 layer = self.tree(inside, here)
-                layer = layers[key] = self._equal.setdefault(self._number(layer), layer)
+                layer = layers[key] = self._equal.setdefault(self._number_node(layer), layer)
             node.children[above[-1]] = layer
         return root
 
@@ -163,18 +163,18 @@ class _Folder:
         if all(name.isascii() and name.isdigit() and len(name) < 10 for name, _ in items):
             items.sort(key=lambda item: int(item[0]))
         folds: list[Fold] = []
-        for names, child in self._groups(items):
+        for names, child in self._group_equal(items):
             folds += self._folds(names, child)
         return tuple(_brace_leaves(folds))
 
-    def _groups(self, items: list[tuple[str, _Node | Leaf]]) -> list[tuple[list[str], _Node | Leaf]]:
+    def _group_equal(self, items: list[tuple[str, _Node | Leaf]]) -> list[tuple[list[str], _Node | Leaf]]:
         """Neighbours that are equal, as one: (their names, one of them)."""
         groups: list[tuple[list[str], _Node | Leaf]] = []
         numbers: list[int] = []
         for name, child in items:
-            number = self._number(child)
+            number = self._number_node(child)
             same = groups and numbers[-1] == number and isinstance(child, _Node)
-            if same and _continues(groups[-1][0], name):
+            if same and _is_next_name(groups[-1][0], name):
                 groups[-1][0].append(name)
             else:
                 groups.append(([name], child))
@@ -188,7 +188,7 @@ class _Folder:
             own = Fold(label, leaf.look, times, leaf.numel * times, leaf.nbytes * times)
             return [own, *self._folds(names, _Node(node.children))] if isinstance(node, _Node) else [own]
         assert isinstance(node, _Node)
-        inner = [_scaled(fold, times) for fold in self.children(node)]
+        inner = [_scale_fold(fold, times) for fold in self.children(node)]
         if len(inner) == 1 and (times == 1 or inner[0].times == times):
             only = inner[0]
             return [only._replace(label=f"{label}.{only.label}")]
@@ -207,7 +207,7 @@ class _Folder:
             )
         ]
 
-    def _number(self, node: _Node | Leaf) -> int:
+    def _number_node(self, node: _Node | Leaf) -> int:
         numbers = self._numbers
         if isinstance(node, Leaf):
             return numbers.setdefault(node.look, len(numbers))
@@ -216,7 +216,7 @@ class _Folder:
                 [
                     numbers.setdefault(child.look, len(numbers))
                     if type(child) is Leaf
-                    else self._number(child)
+                    else self._number_node(child)
                     for child in node.children.values()
                 ]
             )
@@ -230,18 +230,18 @@ def _is_dots(name: str) -> bool:
     return len(name) >= _PARTS and name.count(".") >= _PARTS
 
 
-def _scaled(fold: Fold, times: int) -> Fold:
+def _scale_fold(fold: Fold, times: int) -> Fold:
     if times == 1:
         return fold
     return fold._replace(
         tensors=fold.tensors * times,
         numel=fold.numel * times,
         nbytes=fold.nbytes * times,
-        children=tuple(_scaled(child, times) for child in fold.children),
+        children=tuple(_scale_fold(child, times) for child in fold.children),
     )
 
 
-def _continues(names: list[str], name: str) -> bool:
+def _is_next_name(names: list[str], name: str) -> bool:
     last = names[-1]
     if is_number(last) or is_number(name):
         return is_number(last) and is_number(name) and int(name) == int(last) + 1
@@ -276,13 +276,13 @@ def _brace_leaves(folds: list[Fold]) -> list[Fold]:
         if len(same) == 1:
             out += same
         elif isinstance(key, tuple) and key[0] == "numbered":
-            out.append(_sum(same, in_ranges(labels)))
+            out.append(_sum_folds(same, in_ranges(labels)))
         else:
-            out.append(_sum(same, in_braces(labels)))
+            out.append(_sum_folds(same, in_braces(labels)))
     return out
 
 
-def _sum(folds: list[Fold], label: str) -> Fold:
+def _sum_folds(folds: list[Fold], label: str) -> Fold:
     return Fold(
         label,
         folds[0].look,
@@ -312,7 +312,7 @@ class Leaves(NamedTuple):
 
 def leaves_of(report: Inspection, everything: bool) -> Leaves:
     """The tensors of a report. Without `everything`, and unless its section is asked for, an optimizer is one row."""
-    folded = _optimizers(report, everything)
+    folded = _optimizer_rows(report, everything)
     entries, optimizers = report.entries, []
     if folded:
         entries = Chain()
@@ -340,10 +340,10 @@ def leaves_of(report: Inspection, everything: bool) -> Leaves:
             leaf = Leaf(number, tensor.numel, tensor.nbytes)
             leaf = leaf_of[tensor] = same.setdefault(leaf, leaf)
         leaves.append(leaf)
-    return Leaves(_shown(entries, _parameter_names(report)), leaves, kinds, optimizers)
+    return Leaves(_shown_names(entries, _parameter_names(report)), leaves, kinds, optimizers)
 
 
-def _optimizers(report: Inspection, everything: bool) -> list[tuple[str, range]]:
+def _optimizer_rows(report: Inspection, everything: bool) -> list[tuple[str, range]]:
     """The optimizers that are one row: their names, and the indices of their tensors."""
     if report.selected or everything:
         return []
@@ -370,7 +370,7 @@ def _parameter_names(report: Inspection) -> dict[int, str]:
     return names
 
 
-def _shown(entries: Sequence[Entry], names: dict[int, str]) -> list[str]:
+def _shown_names(entries: Sequence[Entry], names: dict[int, str]) -> list[str]:
     """The names of tensors as they are printed. `names` has other ones for some of them."""
     texts: list[str] = []
     for part in parts(entries):

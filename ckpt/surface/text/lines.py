@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt.model.findings import Finding
-from ckpt.model.names import are_series, labels
+from ckpt.model.names import are_series, short_labels
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import FORMULA, show_cell, show_literal
 
@@ -42,12 +42,14 @@ class Column(NamedTuple):
     """The place in the order of the columns that a narrow screen does without; 0 is never given up."""
 
 
-def narrowed(
+def narrow_columns(
     heads: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
 ) -> tuple[list[Column], list[Sequence[str]]]:
     """Return the columns that fit `width` cells, and their rows. Columns go in the order of `given_up`, equal ones together."""
     kept = list(range(len(heads)))
-    sizes = [max(cells(text) for text in (head.name, *column)) for head, column in _turned(heads, rows)]
+    sizes = [
+        max(cells(text) for text in (head.name, *column)) for head, column in _columns_with_cells(heads, rows)
+    ]
     wanted = [
         size if head.least is None else min(size, head.least) for head, size in zip(heads, sizes, strict=True)
     ]
@@ -63,39 +65,43 @@ def given_up_lines(heads: Sequence[Column], kept: Sequence[Column], width: int |
     names = [head.name for head in heads if head not in kept]
     if not names:
         return []
-    return hung([], f"… no room for {', '.join(names)} (--tsv, or a wider screen)", width, 2, "dim")
+    return hanging_lines([], f"… no room for {', '.join(names)} (--tsv, or a wider screen)", width, 2, "dim")
 
 
-def _turned(heads: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[tuple[Column, Sequence[str]]]:
+def _columns_with_cells(
+    heads: Sequence[Column], rows: Sequence[Sequence[str]]
+) -> Iterable[tuple[Column, Sequence[str]]]:
     """Yield each column with its cells."""
     return zip(heads, zip(*rows, strict=True) if rows else ((),) * len(heads), strict=True)
 
 
-def columns(
+def column_lines(
     heads: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None = None
 ) -> list[Line]:
     """Return aligned columns below their titles. Columns that give way are shortened to fit `width`, the widest first.
 
     Without a width they take at most `NAME` cells: nobody's long key pushes the numbers away.
     """
-    widths = [max(cells(text) for text in (head.name, *column)) for head, column in _turned(heads, rows)]
+    widths = [
+        max(cells(text) for text in (head.name, *column)) for head, column in _columns_with_cells(heads, rows)
+    ]
     give = [i for i, head in enumerate(heads) if head.gives_way]
     if width is None:
         level = NAME
     else:
         room = width - 2 * (len(widths) - 1) - sum(size for i, size in enumerate(widths) if i not in give)
-        level = max(_level([widths[i] for i in give], room), _LEAST)
+        level = max(_fair_width([widths[i] for i in give], room), _LEAST)
     texts = [list(row) for row in rows]
     for i in give:
         if heads[i].is_file and width is None:
             continue
         names = [row[i] for row in texts]
         if heads[i].is_file:
-            names = fitted(names, min(widths[i], level))
+            names = fit_file_names(names, min(widths[i], level))
             widths[i] = max(map(cells, (heads[i].name, *names)))
         else:
             widths[i] = min(widths[i], level)
-            names = _apart(names, [shortened(name, widths[i]) for name in names], widths[i])
+            names = _tell_apart(names, [shorten_name(name, widths[i]) for name in names], widths[i])
         for row, name in zip(texts, names, strict=True):
             row[i] = name
     lines: list[Line] = []
@@ -109,7 +115,7 @@ def columns(
     return lines
 
 
-def _apart(names: Sequence[str], short: Sequence[str], width: int) -> list[str]:
+def _tell_apart(names: Sequence[str], short: Sequence[str], width: int) -> list[str]:
     """Shortened names. Two that became the same keep their begins too, and are without their middles."""
     whose: dict[str, set[str]] = {}
     for name, text in zip(names, short, strict=True):
@@ -119,7 +125,7 @@ def _apart(names: Sequence[str], short: Sequence[str], width: int) -> list[str]:
     ]
 
 
-def _level(widths: Sequence[int], room: int) -> int:
+def _fair_width(widths: Sequence[int], room: int) -> int:
     """The most cells that each of some columns may take, so that all together take `room`."""
     for index, size in enumerate(sorted(widths)):
         if size * (len(widths) - index) >= room:
@@ -128,7 +134,7 @@ def _level(widths: Sequence[int], room: int) -> int:
     return max(widths)
 
 
-def ragged(
+def ragged_lines(
     rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), width: int | None = None
 ) -> list[Line]:
     """Rows as columns in which no text is shortened; the first row is the header.
@@ -158,7 +164,7 @@ def ragged(
             if not number:
                 break  # no room for the names of columns whose texts have lines of their own
             hangs = begin if begin + max(map(cells, text.split(" "))) <= width else _HANGS
-            first, *more = wrapped(text, width - hangs, 0)
+            first, *more = wrap_text(text, width - hangs, 0)
             if hangs == begin:
                 first = line + " " * (begin - used) + first
             else:
@@ -185,7 +191,7 @@ def lined_up(
     kept = [i for i, size in enumerate(sizes) if size]
     fits = sizes[name] <= NAME if width is None else sum(sizes) + 2 * (len(kept) - 1) <= width
     if fits or name not in kept:
-        return ragged(rows, right=right, width=width)
+        return ragged_lines(rows, right=right, width=width)
     order = [*(i for i in kept if i != name), name]
     lines: list[Line] = []
     for number, row in enumerate(rows):
@@ -203,7 +209,7 @@ def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[in
     if width is None:
         return [min(size, NAME) for size in widest]
     most = [
-        size if size <= _LEAST else max(_most(column[1:]), column[0])
+        size if size <= _LEAST else max(_usual_size(column[1:]), column[0])
         for column, size in zip(sizes, widest, strict=True)
     ]
     room = width - sum(most) - 2 * (len(most) - 1)
@@ -213,7 +219,7 @@ def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[in
     return [min(size, width) for size in most]
 
 
-def _most(sizes: Sequence[int]) -> int:
+def _usual_size(sizes: Sequence[int]) -> int:
     """Return the size that three of four sizes do not exceed. Sizes of 0 do not count."""
     some = sorted(size for size in sizes if size)
     return some[(3 * len(some)) // 4 - (len(some) % 4 == 0)] if some else 0
@@ -254,7 +260,7 @@ def cut(text: str, width: int) -> str:
     return f"{text[:head]}…{text[len(text) - tail :]}"
 
 
-def shortened(name: str, width: int) -> str:
+def shorten_name(name: str, width: int) -> str:
     """A dotted name of at most `width` cells: fewer siblings in its braces, or shortened from the left, at a dot.
 
     What tells names apart is at their ends. Blanks before the name, which show its level, stay.
@@ -263,7 +269,7 @@ def shortened(name: str, width: int) -> str:
         return name
     bare = name.lstrip(" ")
     indent, room = name[: len(name) - len(bare)], width - (len(name) - len(bare))
-    short = fewer(bare, room)
+    short = drop_siblings(bare, room)
     if short is not None:
         return indent + short
     room = max(room - 1, 1)
@@ -274,7 +280,7 @@ def shortened(name: str, width: int) -> str:
     return f"{indent}…{behind if 2 * cells(behind) >= room else kept}"
 
 
-def fewer(name: str, width: int) -> str | None:
+def drop_siblings(name: str, width: int) -> str | None:
     """A name of at most `width` cells with fewer siblings in its braces, or None where that is not enough."""
     head, _, rest = name.partition("{")
     inside, _, tail = rest.partition("}")
@@ -286,7 +292,7 @@ def fewer(name: str, width: int) -> str | None:
     return None
 
 
-def fitted(names: Sequence[str], width: int) -> list[str]:
+def fit_file_names(names: Sequence[str], width: int) -> list[str]:
     """Names of files that stand together, in at most `width` cells each: those that fit are whole.
 
     Of a series each has its label, `Epoch-100`, for what they share stands above them. Else a long name loses its first
@@ -295,8 +301,8 @@ def fitted(names: Sequence[str], width: int) -> list[str]:
     if max(map(cells, names), default=0) <= width:
         return list(names)
     is_series = are_series(names)
-    short = labels(names) if is_series else names
-    for way in (cut if is_series else _last_folders, cut, _head, _tail):
+    short = short_labels(names) if is_series else names
+    for way in (cut if is_series else _last_folders, cut, _keep_head, _keep_tail):
         texts = [way(name, width) for name in short]
         if len(set(texts)) == len(set(names)):
             return texts
@@ -315,7 +321,7 @@ def _last_folders(path: str, width: int) -> str:
     return cut(path, width)
 
 
-def _head(text: str, width: int) -> str:
+def _keep_head(text: str, width: int) -> str:
     """The begin of a text, in at most `width` cells."""
     kept = text
     while cells(kept) > width - (kept != text):
@@ -323,7 +329,7 @@ def _head(text: str, width: int) -> str:
     return kept if kept == text else f"{kept}…"
 
 
-def _tail(text: str, width: int) -> str:
+def _keep_tail(text: str, width: int) -> str:
     """The end of a text, in at most `width` cells."""
     kept = text
     while cells(kept) > width - (kept != text):
@@ -331,7 +337,9 @@ def _tail(text: str, width: int) -> str:
     return kept if kept == text else f"…{kept}"
 
 
-def hung(head: Line, text: str, width: int | None, indent: int | None = None, style: str = "") -> list[Line]:
+def hanging_lines(
+    head: Line, text: str, width: int | None, indent: int | None = None, style: str = ""
+) -> list[Line]:
     """A text behind `head`, broken at spaces to fit `width`; the lines after the first are indented.
 
     The indent is the width of the head, unless another is given.
@@ -339,11 +347,13 @@ def hung(head: Line, text: str, width: int | None, indent: int | None = None, st
     size = sum(cells(part) for part, _ in head)
     indent = size if indent is None else indent
     # The first line is as if the head were a word of it.
-    first, *more = wrapped("x" * size + text if text else "", width, indent)
+    first, *more = wrap_text("x" * size + text if text else "", width, indent)
     return [[*head, (first[size:], style)], *([(" " * indent, ""), (line, style)] for line in more)]
 
 
-def flowed(head: Line, pieces: Sequence[str], width: int | None, indent: int | None = None) -> list[Line]:
+def flowing_lines(
+    head: Line, pieces: Sequence[str], width: int | None, indent: int | None = None
+) -> list[Line]:
     """Pieces behind `head`, with dots between them, in lines of at most `width` cells; no piece that fits is broken."""
     size = sum(cells(part) for part, _ in head)
     indent = size if indent is None else indent
@@ -356,7 +366,7 @@ def flowed(head: Line, pieces: Sequence[str], width: int | None, indent: int | N
             out.append(line)
             line, used, dot, is_new = [(" " * indent, "")], indent, "", True
         if width is not None and used + cells(dot + piece) > width:
-            *lines, line = hung(line, piece, width, indent)
+            *lines, line = hanging_lines(line, piece, width, indent)
             out += lines
         else:
             line.append((dot + piece, ""))
@@ -384,11 +394,11 @@ _KEPT = "\0"
 
 
 def whole(text: str) -> str:
-    """A text that is not broken at its blanks: a path, a name, a command. For `wrapped`, `hung` and `spread`."""
+    """A text that is not broken at its blanks: a path, a name, a command. For `wrap_text`, `hanging_lines` and `break_line`."""
     return text.replace(" ", _KEPT)
 
 
-def spread(line: Line, width: int | None, indent: int = 2) -> list[Line]:
+def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
     """A line broken at blanks to fit `width`, with its styles; the lines after the first are indented."""
     if width is None or sum(cells(text) for text, _ in line) <= width:
         return [[(text.replace(_KEPT, " "), style) for text, style in line]]
@@ -414,15 +424,15 @@ def spread(line: Line, width: int | None, indent: int = 2) -> list[Line]:
     return out
 
 
-def wrapped(text: str, width: int | None, indent: int = 2) -> list[str]:
+def wrap_text(text: str, width: int | None, indent: int = 2) -> list[str]:
     """A text broken at spaces into lines of at most `width` cells, those after the first to be indented.
 
     A word that is longer than a line stays whole. Without a width there is one line.
     """
-    return [line.replace(_KEPT, " ") for line in _broken(text, width, indent)]
+    return [line.replace(_KEPT, " ") for line in _break_text(text, width, indent)]
 
 
-def _broken(text: str, width: int | None, indent: int) -> list[str]:
+def _break_text(text: str, width: int | None, indent: int) -> list[str]:
     if width is None or cells(text) <= width:
         return [text]
     lines: list[str] = []
@@ -455,7 +465,7 @@ def finding_lines(finding: Finding, width: int | None, size: int = 0) -> list[Li
         (finding.code, finding.level),
         (" " * max(size - len(finding.code), 0) + "  ", ""),
     ]
-    lines = hung(head, safe(finding.message), width, indent)
+    lines = hanging_lines(head, safe_sentence(finding.message), width, indent)
     return lines + follow_lines(finding, width, indent)
 
 
@@ -463,13 +473,13 @@ def follow_lines(finding: Finding, width: int | None, indent: int) -> list[Line]
     """The consequence of a finding and the command that helps, which stays whole."""
     lines: list[Line] = []
     if finding.consequence is not None:
-        lines += hung([(" " * indent, "")], safe(finding.consequence), width)
+        lines += hanging_lines([(" " * indent, "")], safe_sentence(finding.consequence), width)
     if finding.hint is not None:
         lines.append(pasted_line(finding.hint, width, indent))
     return lines
 
 
-def safe(text: str) -> str:
+def safe_sentence(text: str) -> str:
     """A sentence made safe. Parts that came from a file may be escaped already: a backslash is not doubled again."""
     return show_literal(text[:_LIMIT])
 
@@ -496,14 +506,14 @@ def table_lines(
         risky = re.compile(f"(?:^|\t){FORMULA}")
         for row in rows:
             line = "\t".join(row)
-            yield "\t".join(map(_cell, head, row)) if risky.search(line) else line
+            yield "\t".join(map(_cell_text, head, row)) if risky.search(line) else line
         return
     from tabulate import tabulate
 
     if table == "tsv":
-        rows = ([*map(_cell, head, row)] for row in rows)
+        rows = ([*map(_cell_text, head, row)] for row in rows)
     elif table in ("github", "pipe"):
-        head, rows = [*map(_markdown, head)], ([*map(_markdown, row)] for row in rows)
+        head, rows = [*map(_markdown_cell, head)], ([*map(_markdown_cell, row)] for row in rows)
     elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
         rows = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     text: str = tabulate(
@@ -512,11 +522,11 @@ def table_lines(
     yield from text.split("\n")
 
 
-def _cell(column: str, text: str) -> str:
+def _cell_text(column: str, text: str) -> str:
     return text if column in _OWN else show_cell(text, name=column in _NAMES)
 
 
-def _markdown(text: str) -> str:
+def _markdown_cell(text: str) -> str:
     """A cell of a Markdown table: as code where it holds markup, a link, or a mention."""
     if re.fullmatch(_NO_MARKUP, text) and "www." not in text.lower():
         return text
@@ -534,16 +544,16 @@ def talk_lines(text: str, hint: str | None, width: int | None) -> list[str]:
     """A sentence with its hint on one line where that fits; else broken at words, and a command on a line of its own."""
     line = text if hint is None else f"{text} ({hint})"
     if hint is None or width is None or cells(line) <= width:
-        return _lines(line, width)
+        return _text_lines(line, width)
     command = re.search(_COMMAND, hint)
     if command is None:
-        return _lines(f"{text} {whole(f'({hint})') if 2 * cells(hint) <= width else f'({hint})'}", width)
-    lines = _lines(text, width)
+        return _text_lines(f"{text} {whole(f'({hint})') if 2 * cells(hint) <= width else f'({hint})'}", width)
+    lines = _text_lines(text, width)
     if command.start():
-        lead = hung([(" " * _INDENT, "")], hint[: command.start()].rstrip(), width)
+        lead = hanging_lines([(" " * _INDENT, "")], hint[: command.start()].rstrip(), width)
         lines += plain_text(lead).splitlines()
     return lines + plain_text([pasted_line(command[0], width, _INDENT)]).splitlines()
 
 
-def _lines(text: str, width: int | None) -> list[str]:
-    return plain_text(hung([], text, width, _INDENT)).splitlines()
+def _text_lines(text: str, width: int | None) -> list[str]:
+    return plain_text(hanging_lines([], text, width, _INDENT)).splitlines()

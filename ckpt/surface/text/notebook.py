@@ -42,12 +42,12 @@ def html_of(lines: Sequence[Line]) -> str:
     room = _MOST
     for number, line in enumerate(lines):
         row = "".join(
-            _span("".join(text for text, _ in spans), style)
+            _html_span("".join(text for text, _ in spans), style)
             for style, spans in groupby(line, lambda span: span[1])
         )
         room -= len(row) + 1
         if room < 0:
-            rows.append(_span(f"… {len(lines) - number:,} more lines in a terminal", "dim"))
+            rows.append(_html_span(f"… {len(lines) - number:,} more lines in a terminal", "dim"))
             break
         rows.append(row)
     # Both classes are of MathJax, for its versions 2 and 3.
@@ -55,6 +55,6 @@ def html_of(lines: Sequence[Line]) -> str:
     return f'<div class="tex2jax_ignore mathjax_ignore">{pre}{chr(10).join(rows)}</pre></div>'
 
 
-def _span(text: str, style: str) -> str:
+def _html_span(text: str, style: str) -> str:
     shown = escape(show_literal(text))
     return f'<span style="{_STYLES[style]}">{shown}</span>' if style else shown

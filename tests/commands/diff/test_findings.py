@@ -16,7 +16,7 @@ from ckpt import formats
 from ckpt.commands.diff.diff import DiffReport, Options, diff
 from ckpt.commands.diff.rows import Row
 from ckpt.commands.inspect.inspect import inspect
-from ckpt.evidence.record import ModelRecord, TensorRecord, columns
+from ckpt.evidence.record import ModelRecord, TensorRecord, record_columns
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
 
@@ -161,7 +161,7 @@ def test_what_the_file_before_knows_counts_where_the_one_after_is_bare(tmp_path:
 
 def test_what_a_snapshot_recorded_before_counts_where_the_file_after_is_bare(tmp_path: Path) -> None:
     rows = {name: TensorRecord("parameter", "cpu", name != "b.weight") for name in ("a.weight", "b.weight")}
-    record = columns(ModelRecord("snapshot", rows, tuple(rows), {}))
+    record = record_columns(ModelRecord("snapshot", rows, tuple(rows), {}))
     before = {"state_dict": {"a.weight": A, "b.weight": B}, "ckpt": record}
     report = compared(before, {"state_dict": {"a.weight": A + 1, "b.weight": B}}, tmp_path)
     assert {row.name: row.cause for row in report.rows}["state_dict.b.weight"] == "frozen"
@@ -175,7 +175,7 @@ def test_before_backward_no_parameter_has_a_gradient_and_that_says_nothing(tmp_p
         rows["a.weight"] = rows["a.weight"]._replace(gradient=gradient)
         return {
             "state_dict": {**state, "a.weight": a},
-            "ckpt": columns(ModelRecord("snapshot", rows, tuple(rows), {})),
+            "ckpt": record_columns(ModelRecord("snapshot", rows, tuple(rows), {})),
         }
 
     for gradient, cause in ((None, "unknown"), (1.0, "no-gradient")):
@@ -413,7 +413,7 @@ def of_rank(
         name: TensorRecord("parameter", "cpu", True, gradients.get(name), name in sharded) for name in state
     }
     record = ModelRecord("snapshot", rows, tuple(state), {}, rank=rank, world_size=2)
-    return {"state_dict": state, "ckpt": columns(record)}
+    return {"state_dict": state, "ckpt": record_columns(record)}
 
 
 STATE = {"a.weight": A, "b.weight": B, "c.weight": C}

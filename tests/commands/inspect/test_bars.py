@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from process import SAMPLES, check_error, ckpt
 
 from ckpt import formats
-from ckpt.commands.inspect.bars import _bar, bar_lines
+from ckpt.commands.inspect.bars import _share_bar, bar_lines
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence.survey import Survey
 from ckpt.model.names import Globs
@@ -144,7 +144,7 @@ def test_a_file_without_bytes_has_no_bars(tmp_path: Path) -> None:
 def test_a_bar_is_as_long_as_its_parents(sizes: list[int], room: int) -> None:
     sizes = sorted(sizes)
     whole = max(sizes[-1], 1)
-    found = _bar(sizes, whole, room)
+    found = _share_bar(sizes, whole, room)
 
     assert len(found) == max(round(room * sizes[-1] / whole), bool(sizes[0]))
     assert found.count("█") == round(room * sizes[0] / whole)

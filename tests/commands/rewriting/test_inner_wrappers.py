@@ -14,7 +14,7 @@ from inside import inside
 from torch import nn
 
 import ckpt
-from ckpt.evidence.wrappers import Inner, inner_modules, unwrapping
+from ckpt.evidence.wrappers import Inner, inner_modules, unwrapping_rule
 
 pytestmark = oracle.QUIET
 
@@ -176,7 +176,7 @@ def test_a_dict_of_dicts_with_a_key_module_is_left(tmp_path: Path) -> None:
 )
 def test_the_names_say_how_sure_a_wrapper_is(names: list[str], inner: Inner) -> None:
     assert inner_modules(names) == inner
-    rule = unwrapping(names)
+    rule = unwrapping_rule(names)
     assert inner.sure or [rule(name) for name in names] == [name.removeprefix("module.") for name in names]
 
 
@@ -184,5 +184,5 @@ def test_a_hundred_thousand_long_names_are_looked_at_once() -> None:
     begin = "a_part_of_a_model_with_a_rather_long_name.that_goes_on_and_on_until_it_fills_the_line.layers"
     names = [f"{begin}.{n}.module.{leaf}.weight" for n in range(50_000) for leaf in ("one", "two")]
     assert len(inner_modules(names).rest) == 50_000
-    rule = unwrapping(names, every=True)
+    rule = unwrapping_rule(names, every=True)
     assert rule(names[0]) == f"{begin}.0.one.weight" and "module" not in rule(names[-1])

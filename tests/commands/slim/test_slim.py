@@ -31,7 +31,7 @@ from ckpt.commands.slim.slim import slim
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import LossError, UsageError
 from ckpt.model.limits import Limits
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
@@ -118,8 +118,8 @@ def test_keep_of_something_inside_of_what_is_kept(tmp_path: Path) -> None:
     assert list(found) == ["model", "optimizer", "epoch"]
     assert difference(thing["optimizer"], found["optimizer"]) is None
     with formats.open(str(tmp_path / "b.pt")) as opened:
-        assert [key for key, _ in children(opened.root)] == ["model", "optimizer", "epoch"]
-        assert [key for key, _ in children(dict(children(opened.root))["optimizer"])] == [
+        assert [key for key, _ in children_of(opened.root)] == ["model", "optimizer", "epoch"]
+        assert [key for key, _ in children_of(dict(children_of(opened.root))["optimizer"])] == [
             "state",
             "param_groups",
         ]

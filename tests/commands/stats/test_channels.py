@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ckpt.commands.stats.stats import Axis, axis_of, inner
+from ckpt.commands.stats.stats import Axis, axis_of, inner_numel
 from ckpt.model.dtypes import BY_NAME, contiguous
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
@@ -74,6 +74,6 @@ def test_integers_have_no_channels_and_complex_numbers_do() -> None:
 
 
 def test_elements_side_by_side_in_a_channel() -> None:
-    assert inner(ref((8, 4, 3, 2)), Axis(0, "")) == 24
-    assert inner(ref((8, 4, 3, 2)), Axis(1, "")) == 6
-    assert inner(ref((8,)), Axis(0, "")) == 1
+    assert inner_numel(ref((8, 4, 3, 2)), Axis(0, "")) == 24
+    assert inner_numel(ref((8, 4, 3, 2)), Axis(1, "")) == 6
+    assert inner_numel(ref((8,)), Axis(0, "")) == 1

@@ -151,14 +151,14 @@ def test_the_torch_check_and_the_crc_check_pass(folder: Path) -> None:
 def test_a_checkpoint_that_changes_while_it_is_read_is_noticed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = save.save
+    plain = save.save_checkpoint
 
     def changing(*arguments: Any, **options: Any) -> Any:
         (folder / "epoch_1.pth").touch()
         os.utime(folder / "epoch_1.pth", (1, 1))
         return plain(*arguments, **options)
 
-    monkeypatch.setattr(save, "save", changing)
+    monkeypatch.setattr(save, "save_checkpoint", changing)
 
     check_error(inside("average", "epoch_1.pth", "epoch_2.pth", "-o", "m.pth", cwd=folder), "epoch_1.pth")
     assert not (folder / "m.pth").exists()

@@ -32,7 +32,7 @@ def spans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     elements, ahead = request.param
     monkeypatch.setattr(mean, "ELEMENTS", elements)
     monkeypatch.setattr(executor, "AHEAD", ahead)
-    monkeypatch.setattr(executor, "cpus", lambda: 3)
+    monkeypatch.setattr(executor, "count_cpus", lambda: 3)
     yield
 
 

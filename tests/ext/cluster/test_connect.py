@@ -140,7 +140,7 @@ def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     never: Future[Any] = Future()
     monkeypatch.setattr(connect, "_PATIENCE", -0.9)
     with pytest.raises(CkptError, match=r"no Dask scheduler answers there$"):
-        connect._client(Module(), "tcp://host:1", "tcp://host:1")  # type: ignore[arg-type]
+        connect._connect_client(Module(), "tcp://host:1", "tcp://host:1")  # type: ignore[arg-type]
     never.set_exception(OSError("so that the thread ends"))
 
 
@@ -170,7 +170,7 @@ def test_the_dashboard_is_named_where_there_is_one(bokeh: Any, link: str, words:
     client: Any = Quiet([{"tcp://a:1": ours.version}, {"tcp://a:1": f"{ours.python}.1"}], [1], bokeh, link)
     told: list[str] = []
 
-    connect._ready(client, "tcp://host:1", told.append)
+    connect._ready_executor(client, "tcp://host:1", told.append)
 
     assert told == [f"ckpt: 1 worker at tcp://host:1{words}"]
 
@@ -225,7 +225,7 @@ class Quiet:
 def test_a_worker_without_ckpt_is_named() -> None:
     client: Any = Quiet([{"tcp://a:1": ModuleNotFoundError("ckpt")}, {"tcp://a:1": "3.11.2"}], [1])
     with pytest.raises(CkptError, match="worker tcp://a:1 has no ckpt"):
-        connect._ready(client, "tcp://host:1", print)
+        connect._ready_executor(client, "tcp://host:1", print)
 
 
 def test_a_worker_that_is_lost_meanwhile_is_no_error_and_the_first_is_waited_for(
@@ -237,7 +237,7 @@ def test_a_worker_that_is_lost_meanwhile_is_no_error_and_the_first_is_waited_for
     versions: dict[str, object] = {"tcp://a:1": OSError("gone"), "tcp://b:1": ours.version}
     pythons: dict[str, object] = {"tcp://b:1": f"{ours.python}.99"}
     client: Any = Quiet([versions, pythons], [0, 0, 1])
-    connect._ready(client, "tcp://host:1", told.append)
+    connect._ready_executor(client, "tcp://host:1", told.append)
     assert told == [
         "ckpt: tcp://host:1 has no workers yet; waiting for the first",
         "ckpt: 1 worker at tcp://host:1",
@@ -253,7 +253,7 @@ def test_a_cluster_that_loses_all_workers_before_they_answer_is_asked_again(
     client: Any = Quiet([gone, {}, {"tcp://b:1": "9.9"}, gone, {"tcp://b:1": sender().python + ".1"}], [1])
 
     with pytest.raises(CkptError, match=r"worker tcp://b:1 has ckpt 9\.9"):
-        connect._ready(client, "tcp://host:1", print)
+        connect._ready_executor(client, "tcp://host:1", print)
 
 
 def test_a_worker_that_is_stopped_holds_up_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,4 +283,4 @@ def test_a_cluster_that_does_not_start_is_one_line() -> None:
             raise RuntimeError("no more processes")
 
     with pytest.raises(CkptError, match="the local cluster does not start"):
-        connect._started(Module(), 2)  # type: ignore[arg-type]
+        connect._start_cluster(Module(), 2)  # type: ignore[arg-type]

@@ -228,4 +228,4 @@ def test_local_headers_are_checked_where_the_data_is_read(web: Web, tmp_path: Pa
 def test_addresses_open_what_they_name(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     assert open_address(str(tmp_path / "a")).read(0, 1) == b"x"
-    assert parcel.difference(sender(), sender()) is None
+    assert parcel.version_difference(sender(), sender()) is None

@@ -22,7 +22,7 @@ import ckpt
 from ckpt import formats
 from ckpt.bytes.source import Memory
 from ckpt.ext.dcp import items as encoded
-from ckpt.ext.dcp.items import ZSTD, decoded
+from ckpt.ext.dcp.items import ZSTD, decode_item
 from ckpt.model.errors import DamagedDataError, UnreadableError, UnsupportedError
 
 pytestmark = oracle.QUIET
@@ -63,7 +63,7 @@ def as_zlib(raw: io.RawIOBase) -> io.BytesIO:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoded, "_decoder", lambda: as_zlib)
+    monkeypatch.setattr(encoded, "_find_decoder", lambda: as_zlib)
 
 
 def saved(folder: Path) -> Path:
@@ -136,7 +136,7 @@ def test_zstd_of_torch_is_read(tmp_path: Path) -> None:
 
 
 def test_without_a_module_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoded, "_decoder", lambda: None)
+    monkeypatch.setattr(encoded, "_find_decoder", lambda: None)
     compressed(tmp_path / "c")
     said = b"is compressed with zstd: pip install zstandard to read it"
     for command in ("verify", "stats"):
@@ -152,22 +152,22 @@ def test_without_a_module_it_says_what_to_install(tmp_path: Path, monkeypatch: p
 def test_no_module_is_found_where_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("compression", "backports", "zstandard"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
-    assert encoded._decoder() is None
+    assert encoded._find_decoder() is None
     with pytest.raises(UnsupportedError, match="pip install zstandard"):
-        decoded(Memory(b""), "a", (ZSTD,), 10)
+        decode_item(Memory(b""), "a", (ZSTD,), 10)
 
 
 @pytest.mark.parametrize("codecs", [("stream.zstd/2",), ("stream.zstd",), (ZSTD, ZSTD), ("aes/1",)])
 def test_other_codecs_are_named_and_not_guessed(codecs: tuple[str, ...], stand_in: None) -> None:
     with pytest.raises(UnreadableError, match=f"w is encoded by {codecs[0]}"):
-        decoded(Memory(zlib.compress(b"x")), "w", codecs, 10)
+        decode_item(Memory(zlib.compress(b"x")), "w", codecs, 10)
 
 
 @pytest.mark.parametrize("size", [0, 1, 255 << 10, (256 << 10) + 1, 3_000_000])
 def test_reads_in_any_order_are_those_of_the_bytes(size: int, stand_in: None) -> None:
     rng = random.Random(size)
     data = rng.randbytes(size)
-    source = decoded(Memory(zlib.compress(data, 0)), "w", (ZSTD,), size)
+    source = decode_item(Memory(zlib.compress(data, 0)), "w", (ZSTD,), size)
     assert source.size == size
     for _ in range(60):
         first = rng.randint(0, size)
@@ -180,7 +180,7 @@ def test_reads_in_any_order_are_those_of_the_bytes(size: int, stand_in: None) ->
 def test_what_decodes_to_more_than_it_may_is_refused_early(stand_in: None) -> None:
     bomb = zlib.compress(bytes(50 << 20), 9)
     with pytest.raises(DamagedDataError, match="w decodes to more than 1,000 bytes"):
-        decoded(Memory(bomb), "w", (ZSTD,), 1000)
+        decode_item(Memory(bomb), "w", (ZSTD,), 1000)
 
 
 def test_a_large_item_that_hardly_shrinks_may_be_as_large_as_its_bytes_tell(
@@ -208,7 +208,7 @@ def test_a_bomb_in_an_item_is_found_by_verify_and_not_read(stand_in: None, tmp_p
 )
 def test_what_is_no_whole_frame_is_damaged(data: bytes, stand_in: None) -> None:
     with pytest.raises(DamagedDataError, match="w is damaged"):
-        decoded(Memory(data), "w", (ZSTD,), 1_000_000)
+        decode_item(Memory(data), "w", (ZSTD,), 1_000_000)
 
 
 def test_a_cut_item_is_never_other_data(stand_in: None, tmp_path: Path) -> None:

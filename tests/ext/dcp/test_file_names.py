@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt.bytes.location import LocalPath
-from ckpt.ext.dcp.file_names import beside, companion, weights_in
+from ckpt.ext.dcp.file_names import find_companion, names_beside, weights_in
 from ckpt.model.errors import UnreadableError
 
 
@@ -59,14 +59,14 @@ def test_two_files_that_are_as_good_are_refused() -> None:
 def test_a_document_is_a_companion_only_with_the_key_of_megatron(tmp_path: Path) -> None:
     """Other programs have a `metadata.json` too."""
     folder, name = LocalPath(str(tmp_path)), "metadata.json"
-    assert companion(folder, []) == ""
+    assert find_companion(folder, []) == ""
     for text, expected in (('{"sharded_backend": "torch_dist"}', name), ('{"author": "x"}', ""), ("", "")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-        assert companion(folder, [name]) == expected
+        assert find_companion(folder, [name]) == expected
     (tmp_path / "common.pt").mkdir()
-    assert companion(folder, ["common.pt"]) == ""
+    assert find_companion(folder, ["common.pt"]) == ""
     (tmp_path / "meta.pt").write_bytes(b"")
-    assert companion(folder, ["common.pt", "meta.pt"]) == "meta.pt"
+    assert find_companion(folder, ["common.pt", "meta.pt"]) == "meta.pt"
 
 
 def test_what_accelerate_saves_beside_a_folder_is_named_once(tmp_path: Path) -> None:
@@ -74,6 +74,6 @@ def test_what_accelerate_saves_beside_a_folder_is_named_once(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
     for name in ("random_states_0.pkl", "random_states_1.pkl", "scheduler.bin", "notes.txt"):
         (tmp_path / name).write_bytes(b"")
-    found = beside(LocalPath(str(tmp_path / "optimizer_0")))
+    found = names_beside(LocalPath(str(tmp_path / "optimizer_0")))
     assert found == ("optimizer_1/", "pytorch_model_fsdp_0/", "random_states_*.pkl", "scheduler.bin")
-    assert beside(LocalPath(str(tmp_path / "logs"))) == ()
+    assert names_beside(LocalPath(str(tmp_path / "logs"))) == ()

@@ -24,14 +24,14 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from ckpt.bytes.location import locate
 from ckpt.ext.dcp.remains import Remains, remains
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
+from ckpt.model.names import natural_sort_key
 
 pytestmark = oracle.QUIET
 
 
 def found_in(folder: Path, most: int | None = None, **limits: int) -> dict[str, Remains]:
     rows = list(remains(locate(str(folder)), Limits()._replace(**limits), most))
-    assert [row.file for row in rows] == sorted((row.file for row in rows), key=natural)
+    assert [row.file for row in rows] == sorted((row.file for row in rows), key=natural_sort_key)
     return {row.file: row for row in rows}
 
 

@@ -525,7 +525,7 @@ def test_an_incomplete_one_is_not_renamed(cut: Path, tmp_path: Path) -> None:
 def write(source: Path, out: Path, ranks: int = 2) -> None:
     with formats.open(str(source)) as checkpoint:
         to = target.folder_target(str(out), is_part, force=False)
-        save.save(
+        save.save_checkpoint(
             placed(checkpoint, ranks, link=False), to, "dcp", Limits(), checks={"crc": save.check_bytes}
         )
 
@@ -533,12 +533,12 @@ def write(source: Path, out: Path, ranks: int = 2) -> None:
 def test_a_wrong_item_is_found_before_it_takes_its_place(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = writer._rows
+    rows = writer._slice_rows
 
     def shifted(ref: Any, first: int, last: int) -> Any:
         return rows(ref, max(0, first - 1), max(0, first - 1) + last - first)
 
-    monkeypatch.setattr(writer, "_rows", shifted)
+    monkeypatch.setattr(writer, "_slice_rows", shifted)
     with pytest.raises(WriteError, match=r"the bytes of .* differ"):
         write(source, tmp_path / "out.dcp")
     assert os.listdir(tmp_path) == ["in.pth"]
@@ -562,7 +562,7 @@ def test_a_source_that_is_not_placed_is_one_rank(source: Path, tmp_path: Path) -
     with formats.open(str(source)) as checkpoint:
         assert not isinstance(checkpoint.origin, Placement)
         to = target.folder_target(str(tmp_path / "out.dcp"), is_part, force=False)
-        save.save(checkpoint, to, "dcp", Limits())
+        save.save_checkpoint(checkpoint, to, "dcp", Limits())
     assert sorted(os.listdir(tmp_path / "out.dcp")) == [".metadata", "__0_0.distcp"]
     with pytest.raises(LossError), formats.open(str(source)) as checkpoint:
         save.refuse_losses(checkpoint, "safetensors")

@@ -116,7 +116,7 @@ def test_large_pieces_are_copied_by_the_kernel(stage: int, tmp_path: Path) -> No
         )
         drafted = writer.draft(report.result, limits)
         before = [source.bytes_read for source in checkpoint.sources if isinstance(source, File)]
-        with target.writing(
+        with target.writing_file(
             target.target(str(tmp_path / "x.safetensors"), force=False), drafted.size
         ) as sink:
             drafted.write(sink)

@@ -9,7 +9,7 @@ import pytest
 from ckpt.evidence.numbering import Numbers
 from ckpt.ext.explain.families import find_message
 from ckpt.ext.explain.message import Message, Mismatch
-from ckpt.ext.explain.pasted import LONGEST, plain
+from ckpt.ext.explain.pasted import LONGEST, plain_text
 
 UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error"
@@ -185,4 +185,4 @@ def test_hostile_texts(text: str) -> None:
 
 def test_only_the_end_of_a_long_text_counts() -> None:
     assert find_message(UNUSED + " " * LONGEST) is None
-    assert plain("x" * (LONGEST + 5)) == "x" * LONGEST
+    assert plain_text("x" * (LONGEST + 5)) == "x" * LONGEST

@@ -17,9 +17,9 @@ from process import ckpt as process
 import ckpt
 from ckpt import formats
 from ckpt.commands.convert.convert import convert
-from ckpt.commands.verify.verify import structure
+from ckpt.commands.verify.verify import judge_structure
 from ckpt.evidence.survey import Survey
-from ckpt.ext.folders.distributed import missing, rank_of
+from ckpt.ext.folders.distributed import missing_ranks, rank_of
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CkptError, FolderError, UnreadableError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
@@ -285,7 +285,7 @@ def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
     with formats.open(str(tmp_path)) as checkpoint:
         assert [notice.code for notice in checkpoint.account.notices] == ["incomplete"]
         assert checkpoint.account.notices[0].message == "files of 1 of 4 ranks are missing: mp_rank_01_000"
-        assert "1 of 4 ranks" in structure(checkpoint).problems[0].what
+        assert "1 of 4 ranks" in judge_structure(checkpoint).problems[0].what
 
 
 def test_the_file_of_the_only_rank_is_the_checkpoint(tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_which_rank_a_folder_is_of() -> None:
     assert rank_of("mp_rank_03_012", experts=False) == "tensor 3, pipeline 12"
     assert rank_of("mp_rank_03_012", experts=True) == "tensor 3, expert 12"
     assert rank_of("mp_rank_03_012_001", experts=True) == "tensor 3, pipeline 12, expert 1"
-    assert missing(["mp_rank_00", "mp_rank_01_001"], (2, 1)) == []
-    assert missing(["mp_rank_00_000", "mp_rank_01_001"], (2, 2)) == ["mp_rank_00_001", "mp_rank_01_000"]
-    assert missing([], (10**9, 10**9)) == []  # a hostile number
+    assert missing_ranks(["mp_rank_00", "mp_rank_01_001"], (2, 1)) == []
+    assert missing_ranks(["mp_rank_00_000", "mp_rank_01_001"], (2, 2)) == ["mp_rank_00_001", "mp_rank_01_000"]
+    assert missing_ranks([], (10**9, 10**9)) == []  # a hostile number
 
 
 # --- Lightning --------------------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_a_folder_of_accelerate_is_one_checkpoint(tmp_path: Path) -> None:
         assert (root.keys, root.first, root.last) == (("model", "optimizer"), 0, 27)
         load = Survey(checkpoint).load.expression
         assert load is not None and str(folder / "pytorch_model_fsdp_0") in load
-        assert structure(checkpoint).checked[-1] == "the metadata and 2 data files agree"
+        assert judge_structure(checkpoint).checked[-1] == "the metadata and 2 data files agree"
     same(folder, weights)
 
 

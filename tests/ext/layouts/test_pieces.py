@@ -18,7 +18,7 @@ from ckpt.ext.layouts.pieces import (
     flat_steps,
     grids_of,
     matched_dims,
-    nested,
+    nest_places,
     whole_piece,
 )
 from ckpt.ext.layouts.templates import (
@@ -72,7 +72,8 @@ def layouts(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 def test_nested_loops_are_the_sequence(layout: tuple[list[int], list[int]]) -> None:
     keys, places = layout
     made = [
-        Piece(str(nest.key), nest.first, nest.at, nest.loops).normalized() for nest in nested(keys, places)
+        Piece(str(nest.key), nest.first, nest.at, nest.loops).normalized()
+        for nest in nest_places(keys, places)
     ]
     assert image(made, len(keys)) == [(str(key), place) for key, place in zip(keys, places, strict=True)]
     assert cover_of(made, len(keys)) == Cover(0, 0)
@@ -81,7 +82,7 @@ def test_nested_loops_are_the_sequence(layout: tuple[list[int], list[int]]) -> N
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=40))
 @settings(max_examples=100, deadline=None)
 def test_any_sequence_is_some_loops(places: list[int]) -> None:
-    made = [Piece("x", nest.first, nest.at, nest.loops) for nest in nested([0] * len(places), places)]
+    made = [Piece("x", nest.first, nest.at, nest.loops) for nest in nest_places([0] * len(places), places)]
     assert image(made, len(places)) == [("x", place) for place in places]
 
 
@@ -90,7 +91,8 @@ def test_any_sequence_is_some_loops(places: list[int]) -> None:
 def test_boxes_of_a_grid_are_its_pieces(layout: tuple[list[int], list[int]]) -> None:
     keys, places = layout
     made = [
-        Piece(str(nest.key), nest.first, nest.at, nest.loops).normalized() for nest in nested(keys, places)
+        Piece(str(nest.key), nest.first, nest.at, nest.loops).normalized()
+        for nest in nest_places(keys, places)
     ]
     found: list[tuple[str | None, int]] = [("", -1)] * len(keys)
     for grid in grids_of(made, len(keys)):

@@ -23,7 +23,7 @@ import ckpt
 from ckpt import formats
 from ckpt.commands.inspect.inspect import Inspection, inspect
 from ckpt.evidence import record as snapshots
-from ckpt.evidence.numbering import Numbers, numbering
+from ckpt.evidence.numbering import Numbers, numbered_parameters
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
 from ckpt.ext.live import memory
@@ -279,7 +279,7 @@ def test_trouble(tmp_path: Path) -> None:
 
 def test_ranks(tmp_path: Path) -> None:
     net = nn.Linear(1, 1)
-    with mock.patch("ckpt.ext.live.snapshot._rank", return_value=(1, 4)):
+    with mock.patch("ckpt.ext.live.snapshot._rank_and_world", return_value=(1, 4)):
         assert ckpt.snapshot(net, tmp_path / "a.pth") is None
         assert ckpt.snapshot(net, tmp_path / "a.pth", ranks=1) == str(tmp_path / "a.pth")
         assert ckpt.snapshot(net, tmp_path / "b.pth", ranks="all") == str(tmp_path / "b.rank1.pth")
@@ -465,9 +465,9 @@ def test_index_is_certain(tmp_path: Path) -> None:
     numbered = [name for name, p in net.named_parameters() if p.requires_grad]
 
     with formats.open(str(path)) as checkpoint:
-        found = numbering(Survey(checkpoint), asked(*range(len(numbered))))
+        found = numbered_parameters(Survey(checkpoint), asked(*range(len(numbered))))
         with pytest.raises(CkptError, match=f"it has {len(numbered)} parameters"):
-            numbering(Survey(checkpoint), asked(len(numbered)))
+            numbered_parameters(Survey(checkpoint), asked(len(numbered)))
 
     assert [found.section.relative(entry.name) for row in found.rows for entry in row.entries] == numbered
     assert found.trust == "certain" and found.assumes is None
@@ -616,11 +616,11 @@ def test_hooks_do_not_change_what_the_model_is(hook: Any, tmp_path: Path) -> Non
     with formats.open(str(tmp_path / "a.pth")) as checkpoint:
         if hook is drops:
             with pytest.raises(CkptError, match=r"the file does not hold a\.weight"):
-                numbering(Survey(checkpoint), asked(0))
+                numbered_parameters(Survey(checkpoint), asked(0))
         else:
-            assert [row.entries[0].name for row in numbering(Survey(checkpoint), asked(2)).rows] == [
-                f"state_dict.{prefix}b.weight"
-            ]
+            assert [
+                row.entries[0].name for row in numbered_parameters(Survey(checkpoint), asked(2)).rows
+            ] == [f"state_dict.{prefix}b.weight"]
 
 
 def test_a_state_dict_of_the_users_own(tmp_path: Path) -> None:
@@ -722,7 +722,7 @@ def test_ranks_of_two_moments_say_nothing_of_branches(tmp_path: Path) -> None:
     for rank in range(2):
         if rank:
             net(torch.ones(1, 2)).sum().backward()
-        with mock.patch("ckpt.ext.live.snapshot._rank", return_value=(rank, 2)):
+        with mock.patch("ckpt.ext.live.snapshot._rank_and_world", return_value=(rank, 2)):
             ckpt.snapshot(net, tmp_path / "a.pth", ranks="all")
 
     assert ckpt.diff(tmp_path / "a.rank0.pth", tmp_path / "a.rank1.pth").findings == ()

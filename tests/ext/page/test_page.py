@@ -16,7 +16,7 @@ from process import ckpt
 from reports import EVIL, documents, pages, payload_of
 
 from ckpt.ext.page import html as page_module
-from ckpt.ext.page.html import PACK_BYTES, SCRIPTS, embedded, html_page
+from ckpt.ext.page.html import PACK_BYTES, SCRIPTS, embed_data, html_page
 
 ASSETS = Path(page_module.__file__).parent / "assets"
 OWN = [ASSETS / name for name in SCRIPTS]
@@ -128,10 +128,10 @@ def names_of(view: dict[str, Any]) -> list[str]:
 
 
 def test_large_documents_are_deflated_and_small_ones_can_be_read() -> None:
-    kind, text = embedded({"views": ["x" * PACK_BYTES]})
+    kind, text = embed_data({"views": ["x" * PACK_BYTES]})
     assert kind == "application/octet-stream" and len(text) < PACK_BYTES // 10
     assert json.loads(zlib.decompress(base64.b64decode(text))) == {"views": ["x" * PACK_BYTES]}
-    kind, text = embedded({"a": "</script>&\u2028\ud800"})
+    kind, text = embed_data({"a": "</script>&\u2028\ud800"})
     assert kind == "application/json" and text == r'{"a":"\u003c/script\u003e\u0026\u2028\ud800"}'
     assert json.loads(text) == {"a": "</script>&\u2028\ud800"}
 

@@ -17,7 +17,7 @@ from node import call, calls
 from process import SAMPLES
 from reports import EVIL, compared, documents
 
-from ckpt.ext.page.views import packed, payload
+from ckpt.ext.page.views import pack_rows, page_payload
 from ckpt.model.text import and_more, count_text, show, size_text
 
 pytestmark = pytest.mark.skipif(node.program() is None, reason="there is no node")
@@ -143,10 +143,10 @@ def test_columns_become_the_rows_that_they_were_made_of() -> None:
         for number in range(50)
     ]
 
-    table = json.loads(json.dumps(packed(rows)))
+    table = json.loads(json.dumps(pack_rows(rows)))
     assert {key for column in table["columns"].values() for key in column} == {"all", "of", "at", "is"}
     assert call("rows_of", table) == rows
-    assert call("rows_of", None) == [] and call("rows_of", json.loads(json.dumps(packed([])))) == []
+    assert call("rows_of", None) == [] and call("rows_of", json.loads(json.dumps(pack_rows([])))) == []
 
 
 TREE = """(names) => {
@@ -928,7 +928,7 @@ def stats_of(path: str, **rows: tuple[float | None, int]) -> dict[str, Any]:
     table = [
         {"name": name, "numel": 4, "rms": rms, "nan": nan, "inf": 0} for name, (rms, nan) in rows.items()
     ]
-    return {"file": {"path": path}, "tensors": packed(table)}
+    return {"file": {"path": path}, "tensors": pack_rows(table)}
 
 
 def diff_of(before: str, after: str, **rows: tuple[str, float | None]) -> dict[str, Any]:
@@ -945,7 +945,7 @@ def diff_of(before: str, after: str, **rows: tuple[str, float | None]) -> dict[s
         }
         for name, (status, value) in rows.items()
     ]
-    return {"before": {"path": before}, "after": {"path": after}, "tensors": packed(table)}
+    return {"before": {"path": before}, "after": {"path": after}, "tensors": pack_rows(table)}
 
 
 SERIES: dict[str, Any] = {
@@ -1033,10 +1033,10 @@ def test_a_file_with_other_names_is_in_the_rows_of_the_files_before() -> None:
     first = diff_of("e0", "e1", **{"sd.w": ("same", 0.0), "sd.b": ("changed", 1.0)})
     bare = diff_of("e1", "best", w=("same", 0.0), b=("changed", 1.0))
     again = diff_of("best", "last", w=("same", 0.0), b=("changed", 1.0))
-    bare["tensors"] = packed([
+    bare["tensors"] = pack_rows([
         {**row, "before": f"sd.{row['after']}"} for row in call("rows_of", bare["tensors"])
     ])  # fmt: skip
-    again["tensors"] = packed([
+    again["tensors"] = pack_rows([
         {**row, "after": f"m.{row['after']}"} for row in call("rows_of", again["tensors"])
     ])  # fmt: skip
     view = {
@@ -1247,7 +1247,7 @@ def test_a_cell_as_a_number(cell: Any, text: str) -> None:
 
 def views(name: str) -> list[Any]:
     """The views of a page of real documents, as its script reads them."""
-    return list(json.loads(json.dumps(payload(documents(name), "0")))["views"])
+    return list(json.loads(json.dumps(page_payload(documents(name), "0")))["views"])
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "diff", "stats", "evil"])

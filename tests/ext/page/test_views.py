@@ -13,7 +13,7 @@ from reports import compared, inspected, listed, measured
 
 from ckpt.commands.ls.ls import LsRow
 from ckpt.ext.page import views as report
-from ckpt.ext.page.views import is_series, packed, payload
+from ckpt.ext.page.views import is_series, pack_rows, page_payload
 from ckpt.model.errors import UnreadableError
 from ckpt.model.text import Json
 
@@ -21,7 +21,7 @@ BEFORE, AFTER = SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth"
 
 
 def views(*documents: dict[str, Any]) -> list[str]:
-    return [view["kind"] for view in payload(documents, "1")["views"]]  # type: ignore[union-attr, index, call-overload]
+    return [view["kind"] for view in page_payload(documents, "1")["views"]]  # type: ignore[union-attr, index, call-overload]
 
 
 def unpacked(table: Any) -> list[dict[str, Any]]:
@@ -52,19 +52,19 @@ VALUES = st.one_of(
 @given(st.lists(st.tuples(VALUES, VALUES), max_size=12))
 def test_columns_hold_what_the_rows_held(pairs: list[tuple[Any, Any]]) -> None:
     rows = [{"a": one, "b": two} for one, two in pairs]
-    table = packed(rows)
+    table = pack_rows(rows)
 
     assert json.dumps(unpacked(json.loads(json.dumps(table)))) == json.dumps(rows)
 
 
 def test_a_column_numbers_what_repeats() -> None:
     rows = [{"a": "x" if at % 3 else "y", "b": 1, "c": at} for at in range(9)]
-    assert packed(rows)["columns"] == {
+    assert pack_rows(rows)["columns"] == {
         "a": {"of": ["y", "x"], "at": [0, 1, 1] * 3},
         "b": {"all": 1},
         "c": {"is": list(range(9))},
     }
-    assert packed([]) == {"count": 0, "columns": {}}
+    assert pack_rows([]) == {"count": 0, "columns": {}}
 
 
 def test_the_documents_decide_about_the_views() -> None:
@@ -83,22 +83,22 @@ def test_the_documents_decide_about_the_views() -> None:
     assert views(inspected(BEFORE), one) == ["checkpoint"]
     assert views(listed(BEFORE), inspected()) == ["folder", "checkpoint"]
     with pytest.raises(UnreadableError, match="no document to draw"):
-        payload([], "1")
+        page_payload([], "1")
 
 
 def test_two_files_with_their_rows_are_one_comparison() -> None:
     rows = [listed(BEFORE), listed(AFTER)]
     assert views(*rows, compared(BEFORE, AFTER)) == ["diff"]
-    (view,) = payload([*rows, compared(BEFORE, AFTER)], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([*rows, compared(BEFORE, AFTER)], "1")["views"]  # type: ignore[misc]
     assert [row["path"] for row in view["files"]] == [str(BEFORE), str(AFTER)]  # type: ignore[index, call-overload, union-attr]
     assert views(*rows, listed(SAMPLES / "legacy.pth"), compared(BEFORE, AFTER)) == ["folder", "diff"]
 
 
 def test_files_of_several_have_labels() -> None:
     measures = [measured(BEFORE), measured(AFTER)]
-    (view,) = payload(measures, "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload(measures, "1")["views"]  # type: ignore[misc]
     assert view["labels"] == [[str(BEFORE), "before"], [str(AFTER), "after"]]  # type: ignore[index, call-overload]
-    (view,) = payload([listed(BEFORE), listed(AFTER)], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([listed(BEFORE), listed(AFTER)], "1")["views"]  # type: ignore[misc]
     assert [label for _, label in view["labels"]] == ["before", "after"]  # type: ignore[index, call-overload, union-attr]
 
 
@@ -127,7 +127,7 @@ def strange(met: int, of: int, optimizer: int = 0) -> dict[str, Any]:
     ],
 )
 def test_files_of_other_models_are_a_list(change: dict[str, Any], says: str | None) -> None:
-    (view,) = payload([listed(BEFORE), listed(AFTER), change], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([listed(BEFORE), listed(AFTER), change], "1")["views"]  # type: ignore[misc]
     assert view["kind"] == ("folder" if says else "diff")  # type: ignore[index, call-overload]
     assert view.get("note") == says  # type: ignore[union-attr]
     assert views(change) == ["diff"], "there is no row of a file"
@@ -135,9 +135,9 @@ def test_files_of_other_models_are_a_list(change: dict[str, Any], says: str | No
 
 def test_a_series_of_strangers_is_a_list_and_one_with_a_stranger_is_a_series() -> None:
     rows = [listed(path) for path in (BEFORE, AFTER, SAMPLES / "legacy.pth")]
-    (view,) = payload([*rows, strange(0, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([*rows, strange(0, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
     assert (view["kind"], view["note"]) == ("folder", "These files have next to no tensor in common.")  # type: ignore[index, call-overload]
-    (view,) = payload([*rows, strange(3, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([*rows, strange(3, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
     assert [each["strangers"] for each in view["diffs"]] == [None, "no tensor in common"]  # type: ignore[index, call-overload, union-attr]
 
 
@@ -145,7 +145,7 @@ def test_the_checkpoints_of_documents_are_counted_once() -> None:
     error = {"schema": {"name": "ckpt.ls", "version": 2}, "path": "x", "error": {"code": "x"}}
     documents = [listed(BEFORE), measured(BEFORE), compared(BEFORE, AFTER), inspected(), error]
     paths = [str(path) for path in (BEFORE, AFTER, SAMPLES / "train_cuda.pth")]
-    assert report.checkpoints(documents) == paths
+    assert report.checkpoint_paths(documents) == paths
 
 
 def row(path: str, **counters: float) -> LsRow:
@@ -171,7 +171,7 @@ def test_a_series_is_in_the_order_of_what_all_of_its_files_record(order: list[Ls
 
 def test_a_page_takes_the_fields_that_it_draws_and_changes_none() -> None:
     document = inspected()
-    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([document], "1")["views"]  # type: ignore[misc]
     assert isinstance(view, dict)
     rows = unpacked(view["tensors"])
     for row, tensor in zip(rows, document["tensors"], strict=True):
@@ -192,7 +192,7 @@ def test_a_page_takes_the_fields_that_it_draws_and_changes_none() -> None:
 def test_long_values_are_cut() -> None:
     document = inspected()
     document["values"] = [{"name": "x", "path": [], "type": "str", "value": "é" * 5000}]
-    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([document], "1")["views"]  # type: ignore[misc]
     (row,) = unpacked(view["values"])  # type: ignore[index, call-overload]
     assert len(row["text"]) == 2000 and row["text"].endswith("é…")
 
@@ -200,7 +200,7 @@ def test_long_values_are_cut() -> None:
 def test_a_number_that_is_not_finite_is_its_name() -> None:
     document = compared(BEFORE, AFTER)
     document["tensors"][0]["change"] |= {"rel_l2": None, "rel_l2_is": "inf", "max_abs": True}
-    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([document], "1")["views"]  # type: ignore[misc]
     row = unpacked(view["tensors"])[0]  # type: ignore[index, call-overload]
     assert (row["rel_l2"], row["max_abs"], row["rms"]) == (
         "inf",
@@ -223,7 +223,7 @@ def test_a_histogram_of_another_form_is_left_out(bad: object) -> None:
     document = compared(BEFORE, AFTER)
     document["tensors"][0]["change"]["histogram"] = bad
     document["tensors"][1]["change"]["histogram"] = {"low": 0, "high": 1.5, "counts": [1, 2]}
-    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    (view,) = page_payload([document], "1")["views"]  # type: ignore[misc]
     first, second, *_ = unpacked(view["tensors"])  # type: ignore[index, call-overload]
     assert first["histogram"] is None and second["histogram"] == {"low": 0, "high": 1.5, "counts": [1, 2]}
 
@@ -234,7 +234,7 @@ def test_errors_are_listed_apart() -> None:
         "file": {"path": 5},
         "error": {"code": "x", "message": None},
     }
-    made = payload([error, inspected()], "1")
+    made = page_payload([error, inspected()], "1")
     assert made["unreadable"] == [{"path": "", "code": "x", "message": None, "hint": None}]
 
 
@@ -249,7 +249,7 @@ def test_errors_are_listed_apart() -> None:
         (1, report.FLAG, False),
         (1.5, report.COUNT, False),
         (None, report.COUNT, False),
-        (None, report.maybe(report.COUNT), True),
+        (None, report.or_null(report.COUNT), True),
         ((), report.LIST, True),
         ("1", report.NUMBER, False),
     ],
@@ -257,10 +257,10 @@ def test_errors_are_listed_apart() -> None:
 def test_a_field_of_another_kind_is_refused(value: Json, kinds: report.Kinds, fits: bool) -> None:
     """A flag is a number to Python, and none to a page."""
     if fits:
-        assert report.taken({"a": value}, {"a": kinds}) == {"a": value}
+        assert report.take_fields({"a": value}, {"a": kinds}) == {"a": value}
         return
     with pytest.raises(UnreadableError, match=r"invalid document: of\.a is not as"):
-        report.taken({"a": value}, {"a": kinds}, "of.")
+        report.take_fields({"a": value}, {"a": kinds}, "of.")
 
 
 def curves(*numbers: dict[str, float], **options: Any) -> list[tuple[list[str], list[float]]]:
@@ -272,7 +272,7 @@ def curves(*numbers: dict[str, float], **options: Any) -> list[tuple[list[str], 
     for document, path in zip(both, ("e1.pth", "e2.pth"), strict=True):
         document["file"]["path"] = path
     recorded = dict(zip(("e1.pth", "e2.pth"), numbers, strict=False))
-    (view,) = payload([*rows, *both], "1", recorded)["views"]  # type: ignore[misc]
+    (view,) = page_payload([*rows, *both], "1", recorded)["views"]  # type: ignore[misc]
     assert isinstance(view, dict) and view["kind"] == "series"
     return [(curve["names"], curve["values"]) for curve in view["curves"]]  # type: ignore[union-attr, index, call-overload]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.formats import recognises
+from ckpt.formats import is_checkpoint_file
 from ckpt.model.limits import Limits
 
 
@@ -28,4 +28,4 @@ from ckpt.model.limits import Limits
 )
 def test_by_what_it_does(data: bytes, is_one: bool, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
-    assert recognises(str(tmp_path / "x"), Limits()) is is_one
+    assert is_checkpoint_file(str(tmp_path / "x"), Limits()) is is_one

@@ -13,7 +13,7 @@ from webs import Kept
 
 from ckpt.bytes import far
 from ckpt.bytes.executor import Bundle, Failed, Serial, Task, Threads, run_each
-from ckpt.bytes.far import Reading, coming, foreseen, foreseen_at_once
+from ckpt.bytes.far import Reading, iterate_ahead, reading_ahead, reading_ahead_at_once
 from ckpt.bytes.source import Memory, Source, Window
 from ckpt.ext.remote import ahead, traffic
 from ckpt.ext.remote import source as source_module
@@ -141,7 +141,7 @@ def test_who_needs_a_piece_at_once_does_not_wait_for_room(monkeypatch: pytest.Mo
     source = opened(store)
     monkeypatch.setattr(ahead._Room, "most", 100_000)
     groups = [[(source, at, at + 100_000)] for at in (0, 1_000_000)]
-    with foreseen(groups) as turns, turns.turn(0), turns.turn(1):
+    with reading_ahead(groups) as turns, turns.turn(0), turns.turn(1):
         assert source.read(1_000_000, 10) == DATA[1_000_000:1_000_010]
         assert source.read(0, 10) == DATA[:10]
     assert asked(store) == 200_000
@@ -176,8 +176,8 @@ def test_two_groups_that_read_the_same_are_one_request() -> None:
 def test_what_is_foreseen_already_is_not_foreseen_again() -> None:
     store = Counted()
     source = opened(store)
-    inner = foreseen_at_once([(source, 100, 300_000)])
-    with foreseen([[(source, 0, 400_000)]]) as turns, turns.turn(0), inner:
+    inner = reading_ahead_at_once([(source, 100, 300_000)])
+    with reading_ahead([[(source, 0, 400_000)]]) as turns, turns.turn(0), inner:
         assert source.read(100, 250_000) == DATA[100:250_100]
     assert asked(store) == 400_000
 
@@ -237,8 +237,8 @@ def test_sources_of_this_machine_are_not_foreseen(monkeypatch: pytest.MonkeyPatc
     assert Serial().run(tasks_of([reader])) == [DATA[:100_000]]
     monkeypatch.setattr(far.Used, "sources", False)
     monkeypatch.setattr(ahead, "Ahead", None)
-    assert list(coming([reader])) == [reader]
-    with foreseen([[]]) as turns, turns.turn(0), foreseen_at_once([(Memory(DATA), 0, 10)]):
+    assert list(iterate_ahead([reader])) == [reader]
+    with reading_ahead([[]]) as turns, turns.turn(0), reading_ahead_at_once([(Memory(DATA), 0, 10)]):
         pass
 
 
@@ -265,14 +265,14 @@ def test_what_comes_is_yielded_in_order() -> None:
     store = Counted()
     source = opened(store)
     readers = [Reader(source, at, at + 50_000) for at in range(0, 1_000_000, 50_000)]
-    assert [reader() for reader in coming(readers)] == [DATA[row.begin : row.end] for row in readers]
+    assert [reader() for reader in iterate_ahead(readers)] == [DATA[row.begin : row.end] for row in readers]
     assert len(store.asked) == 10 and asked(store) == 1_000_000
 
 
 def test_who_stops_early_leaves_nothing() -> None:
     store = Counted()
     source = opened(store)
-    for reader in coming([Reader(source, at, at + 100_000) for at in range(0, 4_000_000, 100_000)]):
+    for reader in iterate_ahead([Reader(source, at, at + 100_000) for at in range(0, 4_000_000, 100_000)]):
         reader()
         break
     assert not source.pieces
@@ -316,7 +316,7 @@ def test_who_is_interrupted_leaves_nothing_and_can_read_again() -> None:
             return super().get(begin, count, etag)
 
     source = opened(Interrupted())
-    with pytest.raises(KeyboardInterrupt), foreseen([[(source, 0, 50_000)]]) as turns, turns.turn(0):
+    with pytest.raises(KeyboardInterrupt), reading_ahead([[(source, 0, 50_000)]]) as turns, turns.turn(0):
         source.read(0, 10)
     assert not source.pieces
     assert source.read(0, 10) == DATA[:10]
@@ -337,7 +337,7 @@ def test_a_copy_of_the_process_waits_for_no_thread_of_the_original(monkeypatch: 
             return super().get(begin, count, etag)
 
     source = opened(Held())
-    with foreseen([[(source, at, at + 100_000)] for at in (0, 1_000_000)]) as turns, turns.turn(0):
+    with reading_ahead([[(source, at, at + 100_000)] for at in (0, 1_000_000)]) as turns, turns.turn(0):
         all_here.wait(60)
         child = os.fork()
         if not child:
@@ -351,7 +351,7 @@ def test_a_copy_of_the_process_waits_for_no_thread_of_the_original(monkeypatch: 
 
 
 def test_room_that_is_lent_is_given_back() -> None:
-    with ahead.lent(400_000):
+    with ahead.lend_room(400_000):
         assert ahead._Room.most == 100_000
     assert ahead._Room.most == 500_000
 
@@ -395,9 +395,9 @@ def test_things_that_come_inside_of_others_are_asked_for_once() -> None:
     store = Counted()
     source = opened(store)
     outer = [Reader(source, at, at + 150_000) for at in range(0, 900_000, 150_000)]
-    for reader in coming(outer):
+    for reader in iterate_ahead(outer):
         inner = [Reader(source, at, at + 30_000) for at in range(reader.begin, reader.end, 30_000)]
-        assert [each() for each in coming(inner)] == [DATA[each.begin : each.end] for each in inner]
+        assert [each() for each in iterate_ahead(inner)] == [DATA[each.begin : each.end] for each in inner]
     assert asked(store) == 900_000
 
 
@@ -413,7 +413,7 @@ def test_a_request_that_ends_after_its_group_leaves_no_room_taken() -> None:
 
     store = Held()
     source = opened(store)
-    with foreseen([[(source, 0, 1_000)], [(source, 1_000_000, 1_100_000)]]) as turns:
+    with reading_ahead([[(source, 0, 1_000)], [(source, 1_000_000, 1_100_000)]]) as turns:
         with turns.turn(0):
             assert source.read(0, 10) == DATA[:10]
         with turns.turn(1):
@@ -429,7 +429,7 @@ def test_a_request_that_ends_after_its_group_leaves_no_room_taken() -> None:
 def test_beside_what_is_foreseen_nothing_is_guessed() -> None:
     store = Counted()
     source = opened(store)
-    with foreseen([[(source, 0, 100_000)]]) as turns, turns.turn(0):
+    with reading_ahead([[(source, 0, 100_000)]]) as turns, turns.turn(0):
         for at in range(1_000_000, 1_050_000, 5_000):
             assert source.read(at, 5_000) == DATA[at : at + 5_000]
         assert source.read(0, 100_000) == DATA[:100_000]

@@ -15,9 +15,9 @@ import pytest
 from ckpt.bytes.location import locate
 from ckpt.ext.remote.causes import cause_of
 from ckpt.ext.remote.credentials import looked_at
-from ckpt.ext.remote.objects import StoredObject, failure
+from ckpt.ext.remote.objects import StoredObject, translate_read_error
 from ckpt.ext.remote.store import BusyError, ChangedError
-from ckpt.ext.remote.url import parsed
+from ckpt.ext.remote.url import parse_url
 from ckpt.model.errors import CkptError, NotOpenedError
 
 stores = pytest.importorskip("obstore.store")
@@ -73,7 +73,7 @@ def xml(code: str, more: str = "") -> bytes:
 
 def raised(endpoint: str, path: str = "a.pth", **options: Any) -> Exception:
     """What reading an object raises."""
-    url = parsed("s3://bucket/x")._replace(path=path)
+    url = parse_url("s3://bucket/x")._replace(path=path)
     with pytest.raises(Exception) as caught:
         StoredObject(store(endpoint, **options), url).get(0, 10, "")
     return caught.value
@@ -145,7 +145,7 @@ def test_no_credentials_names_what_was_looked_at(uri: str, scheme: str) -> None:
 def test_no_account() -> None:
     with pytest.raises(Exception) as caught:
         stores.AzureStore("container")
-    error = failure(caught.value, "az")
+    error = translate_read_error(caught.value, "az")
     assert str(error) == f"no account (looked at {looked_at('az')})"
 
 

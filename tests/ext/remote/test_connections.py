@@ -13,7 +13,7 @@ from webs import Web, served
 from ckpt.bytes import far
 from ckpt.ext.remote import connections, http
 from ckpt.ext.remote.connections import Server, server_of
-from ckpt.ext.remote.http import HttpObject, _after, lost
+from ckpt.ext.remote.http import HttpObject, _retry_seconds, translate_error
 from ckpt.ext.remote.store import BusyError
 from ckpt.model.errors import NotOpenedError
 
@@ -62,9 +62,11 @@ def test_a_connection_that_was_cut_off_is_not_used_again(web: Web) -> None:
 
 def test_who_interrupts_waits_for_no_body(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that says nothing more would be waited for until its time is over."""
-    readinto, room = connections._Received.readinto, connections.room
+    readinto, room = connections._Received.readinto, connections.allocate_memory
     interrupts: list[bool] = []
-    monkeypatch.setattr(connections, "room", lambda size: (interrupts.append(False), room(size))[1])
+    monkeypatch.setattr(
+        connections, "allocate_memory", lambda size: (interrupts.append(False), room(size))[1]
+    )
 
     def interrupted(self: connections._Received, buffer: Any) -> int | None:
         if interrupts:
@@ -146,8 +148,8 @@ def test_a_server_that_compresses_is_refused(encoding: str, web: Web) -> None:
     [("", 0), ("7", 7), ("nonsense", 0), ("-5", 0), ("Sun, 06 Nov 1994 08:49:37 GMT", 0), ("1" * 30, 0)],
 )
 def test_how_long_a_server_asks_to_wait(text: str, seconds: float) -> None:
-    assert _after(text) == seconds
-    assert _after("Fri, 01 Jan 2100 00:00:00 GMT") > 1e9
+    assert _retry_seconds(text) == seconds
+    assert _retry_seconds("Fri, 01 Jan 2100 00:00:00 GMT") > 1e9
 
 
 def test_an_overload_says_how_long_to_wait(web: Web) -> None:
@@ -207,14 +209,14 @@ def test_behind_a_proxy_the_address_is_not_checked_and_that_is_said(
     ],
 )  # fmt: skip
 def test_why_a_server_is_not_reached(error: Exception, says: str) -> None:
-    assert str(lost(error, "https://h.example:81/a?secret=1")) == says
+    assert str(translate_error(error, "https://h.example:81/a?secret=1")) == says
 
 
 def test_a_certificate_that_is_not_valid() -> None:
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_message = "self-signed certificate"
     says = "the certificate of h.example is not valid: self-signed certificate"
-    assert str(lost(error, "https://h.example/a")) == says
+    assert str(translate_error(error, "https://h.example/a")) == says
 
 
 def test_tls_where_there_is_none(web: Web) -> None:
@@ -235,7 +237,7 @@ def test_an_answer_that_nobody_needs_is_not_waited_for(web: Web) -> None:
     web.files["/long"] = bytes(connections._LEFT + 1)
     web.moved["/a"] = "/b"
     web.put("/b", DATA)
-    reply, _ = connections.request(server_of(web.url), "/long", {})
+    reply, _ = connections.request_path(server_of(web.url), "/long", {})
     reply.close()
     assert get(HttpObject(f"{web.url}/a")) == DATA[:10]
     assert web.connections == 2, "the long one is ended"
@@ -244,8 +246,8 @@ def test_an_answer_that_nobody_needs_is_not_waited_for(web: Web) -> None:
 def test_whole_files_lie_on_the_disk(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     web.ranges = False
     spooled: list[int] = []
-    spool = connections.spool
-    monkeypatch.setattr(connections, "spool", lambda size: spooled.append(size) or spool(size))
+    spool = connections.allocate_disk
+    monkeypatch.setattr(connections, "allocate_disk", lambda size: spooled.append(size) or spool(size))
     assert bytes(HttpObject(web.put("/a", DATA)).get(0, 10, "").data) == DATA
     assert spooled == [len(DATA)]
     view = spool(100_000)

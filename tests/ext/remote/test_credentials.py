@@ -135,21 +135,21 @@ def test_the_azure_cli(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_token_of_hugging_face(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hub._token() is None
+    assert hub._find_token() is None
     path = home / ".cache" / "huggingface" / "token"
     path.parent.mkdir(parents=True)
     path.write_text("stored\n")
-    assert hub._token() == "stored"
+    assert hub._find_token() == "stored"
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
-    assert hub._token() is None
+    assert hub._find_token() is None
     monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN")
     (home / "other").write_text("other")
     monkeypatch.setenv("HF_TOKEN_PATH", str(home / "other"))
-    assert hub._token() == "other"
+    assert hub._find_token() == "other"
     monkeypatch.setenv("HF_TOKEN", "of the environment")
-    assert hub._token() == "of the environment"
+    assert hub._find_token() == "of the environment"
     monkeypatch.setenv("HF_TOKEN", "")
-    assert hub._token() is None, "an empty one says that none is to be sent"
+    assert hub._find_token() is None, "an empty one says that none is to be sent"
 
 
 @pytest.mark.parametrize("name", ["HF_HOME", "XDG_CACHE_HOME"])

@@ -19,7 +19,7 @@ from ckpt.ext.remote import connections, http
 from ckpt.ext.remote.http import HttpObject
 from ckpt.ext.remote.location import RemotePath
 from ckpt.ext.remote.store import BusyError
-from ckpt.ext.remote.url import parsed, shown, typed
+from ckpt.ext.remote.url import parse_url, shown, typed_url
 from ckpt.model.errors import NotOpenedError, UsageError
 
 DIGITS = b"1" * 5_000
@@ -152,8 +152,8 @@ def test_a_url_that_is_none_is_named_without_its_secrets(url: str) -> None:
 def test_names_of_an_index_reach_the_server_as_names(name: str) -> None:
     from urllib.parse import quote
 
-    folder = RemotePath(parsed("https://host/models/"), "https://host/models/")
-    assert typed(folder.child(name).name) == f"https://host/models/{quote(name, safe='')}"
+    folder = RemotePath(parse_url("https://host/models/"), "https://host/models/")
+    assert typed_url(folder.child(name).name) == f"https://host/models/{quote(name, safe='')}"
 
 
 class Link:
@@ -229,7 +229,9 @@ def test_a_stranger_leads_to_no_private_address(
 )
 def test_a_redirect_leads_to_web_servers_only(target: str, problem: str) -> None:
     with pytest.raises(NotOpenedError, match=problem):
-        http._led(http._Target("https://public.example/x", is_first=True), target, is_public=False)
+        http._redirected_target(
+            http._Target("https://public.example/x", is_first=True), target, is_public=False
+        )
 
 
 @pytest.mark.parametrize("calls", range(1, 8))

@@ -14,7 +14,7 @@ from ckpt.ext.remote.http import HttpObject
 from ckpt.ext.remote.location import store_of
 from ckpt.ext.remote.source import RangeSource
 from ckpt.ext.remote.store import WHOLE, BusyError, ChangedError
-from ckpt.ext.remote.url import parsed, shown
+from ckpt.ext.remote.url import parse_url, shown
 from ckpt.model.errors import NotOpenedError, UnreadableError
 
 DATA = random.Random(2).randbytes(300_000)
@@ -111,7 +111,7 @@ def test_a_password_goes_to_the_server_and_nowhere_else(web: Web) -> None:
         web.moved["/a"] = other.put("/b", DATA)
         name = shown(f"http://me:p%40ss@{host}/a?key=1")
         web.moved["/a?key=1"] = web.moved["/a"]
-        found = store_of(parsed(name), name).get(0, 10, "")
+        found = store_of(parse_url(name), name).get(0, 10, "")
         assert found.data == DATA[:10]
         assert [row.login for row in web.asked] == ["Basic bWU6cEBzcw=="]
         assert [(row.login, row.range) for row in other.asked] == [("", "bytes=0-9")]
@@ -126,7 +126,7 @@ def test_a_redirect_leads_to_no_file(web: Web) -> None:
 def test_hugging_face(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     web.put("/org/model/resolve/v1/sub/a.bin", DATA)
-    url = parsed("hf://org/model@v1/sub/a.bin")
+    url = parse_url("hf://org/model@v1/sub/a.bin")
     assert store_of(url, str(url)).get(5, 5, "").data == DATA[5:10]
     assert web.asked[0].login == "Bearer secret"
 
@@ -134,10 +134,10 @@ def test_hugging_face(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_on_hugging_face(web: Web) -> None:
     rows = [{"path": "sub/a.bin", "type": "file"}, {"path": "sub/in", "type": "directory"}]
     web.put("/api/models/org/model/tree/main/sub", json.dumps(rows).encode())
-    assert sorted(hub.names_in(parsed("hf://org/model/sub/"))) == ["a.bin", "in/"]
+    assert sorted(hub.names_in(parse_url("hf://org/model/sub/"))) == ["a.bin", "in/"]
     web.put("/api/models/org/model/tree/main/sub", b"[{}]")
     with pytest.raises(UnreadableError):
-        hub.names_in(parsed("hf://org/model/sub"))
+        hub.names_in(parse_url("hf://org/model/sub"))
 
 
 LISTING = "/api/models/org/model/tree/main"
@@ -158,7 +158,7 @@ def test_a_listing_of_several_pages_is_one(web: Web, monkeypatch: pytest.MonkeyP
     web.links["/second?cursor=1"] = f'<{web.url}/third>;rel="next"'
     web.links["/third"] = f'<{web.url}/second>; rel="prev"'
 
-    assert list(hub.names_in(parsed("hf://org/model"))) == ["a.bin", "b.bin", "c.bin", "d.bin"]
+    assert list(hub.names_in(parse_url("hf://org/model"))) == ["a.bin", "b.bin", "c.bin", "d.bin"]
     assert [row.path for row in web.asked] == [LISTING, "/second?cursor=1", "/third"]
     assert {row.login for row in web.asked} == {"Bearer secret"}
 
@@ -168,7 +168,7 @@ def test_a_listing_without_end_is_refused(web: Web, monkeypatch: pytest.MonkeyPa
     web.put(LISTING, page("a.bin"))
     web.links[LISTING] = f'<{web.url}{LISTING}>; rel="next"'
     with pytest.raises(UnreadableError, match="list of files is too long"):
-        hub.names_in(parsed("hf://org/model"))
+        hub.names_in(parse_url("hf://org/model"))
     assert len(web.asked) == 3
 
 
@@ -184,7 +184,7 @@ def test_the_token_goes_to_no_other_server_that_a_listing_names(
         link = next_page.format(other=other.url, web=web.url, host=host)
         web.links[LISTING] = f'<{link}>; rel="next"'
         with pytest.raises(UnreadableError, match="list of files is too long"):
-            hub.names_in(parsed("hf://org/model"))
+            hub.names_in(parse_url("hf://org/model"))
         assert other.asked == [] and len(web.asked) == 1
 
 
@@ -197,9 +197,9 @@ def test_the_token_does_not_follow_a_redirect_to_another_server(
     with served() as other:
         web.moved[path] = other.put("/b", page("b.bin"))
         if path == LISTING:
-            assert list(hub.names_in(parsed("hf://org/model"))) == ["b.bin"]
+            assert list(hub.names_in(parse_url("hf://org/model"))) == ["b.bin"]
         else:
-            url = parsed("hf://org/model/a.bin")
+            url = parse_url("hf://org/model/a.bin")
             assert store_of(url, str(url)).get(0, 1, "").data == b"["
         assert [row.login for row in web.asked] == ["Bearer secret"]
         assert [row.login for row in other.asked] == [""]
@@ -208,7 +208,7 @@ def test_the_token_does_not_follow_a_redirect_to_another_server(
 def test_without_a_token_none_is_sent(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     web.put(LISTING, page("a.bin"))
-    assert list(hub.names_in(parsed("hf://org/model"))) == ["a.bin"]
+    assert list(hub.names_in(parse_url("hf://org/model"))) == ["a.bin"]
     assert [row.login for row in web.asked] == [""]
 
 
@@ -219,18 +219,18 @@ def test_a_listing_that_fails(status: int, kind: type[Exception], web: Web) -> N
     web.put(LISTING, page("a.bin"))
     web.fail = [status]
     with pytest.raises(kind):
-        hub.names_in(parsed("hf://org/model"))
+        hub.names_in(parse_url("hf://org/model"))
 
 
 def test_a_listing_that_is_cut_off_is_busy(web: Web) -> None:
     web.put(LISTING, page("a.bin"))
     web.cut = [5]
     with pytest.raises(BusyError, match="cuts its answers off"):
-        hub.names_in(parsed("hf://org/model"))
+        hub.names_in(parse_url("hf://org/model"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"3", b'["a"]', b'[{"path": "a"}]', b'[{"type": "file"}]'])
 def test_a_damaged_listing(data: bytes, web: Web) -> None:
     web.put(LISTING, data)
     with pytest.raises(UnreadableError, match="list of files is damaged"):
-        hub.names_in(parsed("hf://org/model"))
+        hub.names_in(parse_url("hf://org/model"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from webs import Kept
 
-from ckpt.bytes.location import locate, opening
+from ckpt.bytes.location import locate, names_opened_ahead
 from ckpt.ext.remote import location
 from ckpt.ext.remote.location import RemotePath
 from ckpt.ext.remote.store import Answer
@@ -57,7 +57,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def test_sixteen_are_under_way(store: Store) -> None:
     store.together, store.left = threading.Barrier(16), 16
     folder = locate("https://sixteen.example/set/")
-    for name in opening(folder, NAMES):
+    for name in names_opened_ahead(folder, NAMES):
         source = folder.child(name).open()
         assert source.read(0, 8) == (8).to_bytes(8, "little")
         assert source.read(16, source.size - 16).endswith(name.encode())
@@ -66,7 +66,7 @@ def test_sixteen_are_under_way(store: Store) -> None:
 
 def test_no_more_than_a_few_are_begun(store: Store) -> None:
     folder = locate("https://begun.example/set/")
-    names = opening(folder, NAMES)
+    names = names_opened_ahead(folder, NAMES)
     for count in (1, 2, 3):
         next(names)
         begun = [name for name in NAMES if folder.child(name)._opened is not None]  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def test_no_more_than_a_few_are_begun(store: Store) -> None:
 
 def test_who_stops_early_can_open_them_later(store: Store) -> None:
     folder = locate("https://begun.example/set/")
-    names = opening(folder, NAMES)
+    names = names_opened_ahead(folder, NAMES)
     next(names)
     names.close()  # type: ignore[attr-defined]
     for name in NAMES:
@@ -84,7 +84,7 @@ def test_who_stops_early_can_open_them_later(store: Store) -> None:
 
 def test_an_error_waits_for_its_turn_and_is_no_answer_for_ever(store: Store) -> None:
     folder = locate("https://begun.example/set/")
-    for name in opening(folder, ["a.safetensors", "none", "b.safetensors", "in/c.safetensors"]):
+    for name in names_opened_ahead(folder, ["a.safetensors", "none", "b.safetensors", "in/c.safetensors"]):
         if name == "none":
             assert not folder.child(name).is_file()
             with pytest.raises(NotOpenedError, match="no such file"):
@@ -111,7 +111,7 @@ def test_a_header_that_is_long_comes_with_it(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_folders_of_this_machine_are_left_alone() -> None:
-    assert list(opening(locate("/tmp"), iter(["a", "b"]))) == ["a", "b"]
+    assert list(names_opened_ahead(locate("/tmp"), iter(["a", "b"]))) == ["a", "b"]
 
 
 def test_a_file_that_was_looked_for_is_not_opened_again(

@@ -13,10 +13,10 @@ from buckets import Bucket
 from ckpt import formats
 from ckpt.bytes.location import locate
 from ckpt.ext.remote import objects
-from ckpt.ext.remote.objects import StoredObject, failure, names_in
+from ckpt.ext.remote.objects import StoredObject, names_in, translate_read_error
 from ckpt.ext.remote.source import RangeSource
 from ckpt.ext.remote.store import BusyError, ChangedError, Known
-from ckpt.ext.remote.url import parsed
+from ckpt.ext.remote.url import parse_url
 from ckpt.model.errors import NotOpenedError
 from ckpt.surface.api.walk import found
 
@@ -28,13 +28,13 @@ DATA = random.Random(4).randbytes(300_000)
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
     store = obstore.store.MemoryStore()
-    monkeypatch.setattr(objects, "bucket", lambda scheme, name: store)
+    monkeypatch.setattr(objects, "open_bucket", lambda scheme, name: store)
     return store
 
 
 def test_ranges(memory: Any) -> None:
     obstore.put(memory, "a/b.bin", DATA)
-    found = StoredObject(memory, parsed("s3://b/a/b.bin"))
+    found = StoredObject(memory, parse_url("s3://b/a/b.bin"))
     tail, middle = found.get(None, 1000, ""), found.get(10, 20, "")
     assert (tail.data, tail.begin, tail.size) == (DATA[-1000:], 299_000, 300_000)
     assert (middle.data, middle.begin) == (DATA[10:30], 10)
@@ -43,7 +43,7 @@ def test_ranges(memory: Any) -> None:
 
 def test_the_etag_is_pinned(memory: Any) -> None:
     obstore.put(memory, "a.bin", DATA)
-    source = RangeSource(StoredObject(memory, parsed("s3://b/a.bin")), "s3://b/a.bin")
+    source = RangeSource(StoredObject(memory, parse_url("s3://b/a.bin")), "s3://b/a.bin")
     obstore.put(memory, "a.bin", DATA[::-1])
     with pytest.raises(ChangedError):
         source.read(0, 10)
@@ -51,16 +51,16 @@ def test_the_etag_is_pinned(memory: Any) -> None:
 
 def test_what_is_not_there_and_what_is_empty(memory: Any) -> None:
     with pytest.raises(NotOpenedError, match="no such object"):
-        StoredObject(memory, parsed("s3://b/none")).get(None, 10, "")
+        StoredObject(memory, parse_url("s3://b/none")).get(None, 10, "")
     obstore.put(memory, "empty", b"")
-    assert StoredObject(memory, parsed("s3://b/empty")).get(None, 10, "")[:3] == (b"", 0, 0)
+    assert StoredObject(memory, parse_url("s3://b/empty")).get(None, 10, "")[:3] == (b"", 0, 0)
 
 
 def test_an_error_does_not_repeat_what_obstore_says() -> None:
     for error in (PermissionError("403 https://u:p@h?sig=1"), ValueError("sig=1"), OSError("sig=1")):
-        assert "sig" not in str(failure(error, "s3"))
-    assert isinstance(failure(OSError("x"), "s3"), BusyError)
-    assert isinstance(failure(ValueError("x"), "s3"), NotOpenedError)
+        assert "sig" not in str(translate_read_error(error, "s3"))
+    assert isinstance(translate_read_error(OSError("x"), "s3"), BusyError)
+    assert isinstance(translate_read_error(ValueError("x"), "s3"), NotOpenedError)
 
 
 def store_error(name: str, text: str = "") -> Exception:
@@ -88,7 +88,7 @@ def store_error(name: str, text: str = "") -> Exception:
     ],
 )
 def test_each_error_of_obstore(name: str, text: str, kind: type[Exception], problem: str) -> None:
-    error = failure(store_error(name, text), "s3")
+    error = translate_read_error(store_error(name, text), "s3")
     assert type(error) is kind and str(error).startswith(problem)
 
 
@@ -96,8 +96,8 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(memory: Any, monkeypatch
     obstore.put(memory, "a.bin", DATA)
     counting, pauses = Counting(), []
     counting.failures = [store_error("GenericError")] * 2
-    monkeypatch.setattr(objects, "_obstore", lambda: counting)
-    source = RangeSource(StoredObject(memory, parsed("s3://b/a.bin")), "s3://b/a.bin", sleep=pauses.append)
+    monkeypatch.setattr(objects, "_import_obstore", lambda: counting)
+    source = RangeSource(StoredObject(memory, parse_url("s3://b/a.bin")), "s3://b/a.bin", sleep=pauses.append)
     assert source.read(5, 5) == DATA[5:10]
     assert len(pauses) == 2 and counting.failures == []
 
@@ -105,8 +105,8 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(memory: Any, monkeypatch
 def test_folders(memory: Any) -> None:
     for name in ("run/a.pth", "run/sub/b.pth", "runs/c.pth"):
         obstore.put(memory, name, DATA)
-    assert sorted(names_in(parsed("s3://b/run/"))) == ["a.pth", "sub/"]
-    found = names_in(parsed("az://b/run/"))
+    assert sorted(names_in(parse_url("s3://b/run/"))) == ["a.pth", "sub/"]
+    found = names_in(parse_url("az://b/run/"))
     assert found == {"a.pth": Known(len(DATA), ""), "sub/": None}, "its listings give another ETag"
     at = locate("s3://b/run")
     assert at.is_folder() and not at.is_file()
@@ -149,9 +149,11 @@ def test_a_shard_that_no_index_names_is_found(memory: Any) -> None:
 def test_an_object_that_cannot_be_read_is_an_error(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     obstore.put(memory, "run/a", DATA)
     refused = PermissionError("403")
-    monkeypatch.setattr(StoredObject, "get", lambda *_: (_ for _ in ()).throw(failure(refused, "s3")))
+    monkeypatch.setattr(
+        StoredObject, "get", lambda *_: (_ for _ in ()).throw(translate_read_error(refused, "s3"))
+    )
     assert [(item.path, item.is_other, str(item.error)) for item in found(["s3://b/run/"])] == [
-        ("s3://b/run/a", False, f"s3://b/run/a: {failure(refused, 's3')}")
+        ("s3://b/run/a", False, f"s3://b/run/a: {translate_read_error(refused, 's3')}")
     ]
 
 
@@ -178,7 +180,7 @@ def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
     for path in (SAMPLES / "dcp").iterdir():
         obstore.put(memory, f"run/{path.name}", path.read_bytes())
     counting = Counting()
-    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    monkeypatch.setattr(objects, "_import_obstore", lambda: counting)
     with formats.open("s3://b/run/") as found:
         assert found.format == "dcp"
         data = [row for row in counting.asked if row.endswith(".distcp")]
@@ -203,7 +205,7 @@ def test_the_items_of_a_distributed_checkpoint_cost_one_or_two_requests_each(
     for path in (tmp_path / "run.dcp").iterdir():
         obstore.put(memory, f"run/{path.name}", path.read_bytes())
     counting = Counting()
-    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    monkeypatch.setattr(objects, "_import_obstore", lambda: counting)
     with formats.open("s3://b/run/") as found, formats.open(str(tmp_path / "run.dcp")) as local:
         assert counting.asked == ["list_with_delimiter run", "get run/.metadata"]
         places = [row.tensor.storage.place for row in found.tensors]
@@ -220,7 +222,7 @@ def test_the_items_of_a_distributed_checkpoint_cost_one_or_two_requests_each(
 
 def test_what_is_missing_is_not_asked_for_twice(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Counting()
-    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    monkeypatch.setattr(objects, "_import_obstore", lambda: counting)
     assert not locate("s3://b/none").is_file()
     assert counting.asked == ["get none"]
 
@@ -229,7 +231,7 @@ def test_what_is_missing_is_not_asked_for_twice(memory: Any, monkeypatch: pytest
 
 
 def test_s3(s3: Bucket) -> None:
-    store = objects.bucket("s3", s3.name)
+    store = objects.open_bucket("s3", s3.name)
     for name in ("train_cuda.pth", "llama_bf16.pth"):
         obstore.put(store, f"run/{name}", (SAMPLES / name).read_bytes())
     source = locate(f"{s3.url}/run/train_cuda.pth").open()

@@ -11,7 +11,7 @@ from webs import Kept
 
 from ckpt.ext.remote import target as received
 from ckpt.ext.remote.source import RangeSource
-from ckpt.ext.remote.target import Sums, compares
+from ckpt.ext.remote.target import Sums, has_to_compare
 from ckpt.model.errors import WriteError
 
 URL = "s3://b/a.bin"
@@ -81,6 +81,6 @@ def test_an_object_of_somebody_else(there: list[Any]) -> None:
 def test_which_stores_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
-    assert not compares("s3"), "Amazon compares the SHA-256 of each request"
+    assert not has_to_compare("s3"), "Amazon compares the SHA-256 of each request"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio")
-    assert compares("s3") and not compares("gs") and not compares("az")
+    assert has_to_compare("s3") and not has_to_compare("gs") and not has_to_compare("az")

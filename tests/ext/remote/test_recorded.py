@@ -27,7 +27,7 @@ def test_a_dcp_takes_few_requests(
     state = {f"layers.{number}.weight": torch.full((size,), float(number)) for number in range(count)}
     dcp.save(state, checkpoint_id=tmp_path / "d", no_dist=True)
     store = obstore.store.MemoryStore()
-    monkeypatch.setattr(objects, "bucket", lambda scheme, name: store)
+    monkeypatch.setattr(objects, "open_bucket", lambda scheme, name: store)
     for path in (tmp_path / "d").iterdir():
         obstore.put(store, f"d/{path.name}", path.read_bytes())
     asked: list[RangeSource] = []

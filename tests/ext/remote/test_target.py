@@ -23,7 +23,7 @@ def to(url: str, *, force: bool = False) -> Target:
 
 
 def write(target: Target, data: bytes) -> None:
-    with io_target.writing(target, len(data)) as sink:
+    with io_target.writing_file(target, len(data)) as sink:
         sink.write(data)
 
 
@@ -52,7 +52,7 @@ def test_a_large_object_is_sent_in_parts_and_a_small_one_is_not(s3: Bucket) -> N
 
 def test_no_more_than_three_parts_at_once(s3: Bucket) -> None:
     size = (100 << 20) + 5
-    with io_target.writing(to(f"{s3.url}/a.bin"), size) as sink:
+    with io_target.writing_file(to(f"{s3.url}/a.bin"), size) as sink:
         for _ in range(100):
             sink.write(DATA[: 1 << 20])
         sink.write(DATA[:5])
@@ -141,7 +141,7 @@ class InterruptError(BaseException): ...
 def test_an_error_in_the_block_leaves_nothing(
     error: BaseException, is_complete: bool, size: int, s3: Bucket
 ) -> None:
-    with pytest.raises(type(error)), io_target.writing(to(f"{s3.url}/a.bin"), size) as sink:
+    with pytest.raises(type(error)), io_target.writing_file(to(f"{s3.url}/a.bin"), size) as sink:
         sink.write(DATA[: size if is_complete else size - 1])
         if is_complete:
             sink.complete()
@@ -152,7 +152,7 @@ def test_an_error_in_the_block_leaves_nothing(
 
 @pytest.mark.parametrize("error", [CkptError("no"), InterruptError()], ids=["error", "interrupt"])
 def test_an_error_when_parts_were_sent_ends_the_upload(error: BaseException, s3: Bucket) -> None:
-    with pytest.raises(type(error)), io_target.writing(to(f"{s3.url}/a.bin"), (48 << 20) + 5) as sink:
+    with pytest.raises(type(error)), io_target.writing_file(to(f"{s3.url}/a.bin"), (48 << 20) + 5) as sink:
         for _ in range(48):
             sink.write(DATA[: 1 << 20])
         raise error
@@ -175,20 +175,20 @@ def test_a_complete_object_that_replaced_another_survives_an_interrupt_and_no_fa
 ) -> None:
     for error, left in ((InterruptError(), {"a.bin": b"new"}), (CkptError("differs"), {})):
         url = s3.put("a.bin", b"old")
-        with pytest.raises(type(error)), io_target.writing(to(url, force=True), 3) as sink:
+        with pytest.raises(type(error)), io_target.writing_file(to(url, force=True), 3) as sink:
             sink.write(b"new")
             sink.complete()
             raise error
         assert s3.objects == left
     url = s3.put("a.bin", b"old")
-    with pytest.raises(CkptError), io_target.writing(to(url, force=True), 3) as sink:
+    with pytest.raises(CkptError), io_target.writing_file(to(url, force=True), 3) as sink:
         sink.write(b"new")
         raise CkptError("before it is complete")
     assert s3.objects == {"a.bin": b"old"}
 
 
 def test_the_object_of_somebody_else_is_not_removed(s3: Bucket) -> None:
-    with pytest.raises(CkptError) as error, io_target.writing(to(f"{s3.url}/a.bin"), 3) as sink:
+    with pytest.raises(CkptError) as error, io_target.writing_file(to(f"{s3.url}/a.bin"), 3) as sink:
         sink.write(b"new")
         sink.complete()
         s3.put("a.bin", b"of another")
@@ -199,7 +199,7 @@ def test_the_object_of_somebody_else_is_not_removed(s3: Bucket) -> None:
 
 def test_what_cannot_be_removed_is_named(s3: Bucket) -> None:
     s3.front.fail = [("DELETE a.bin", 403)]
-    with pytest.raises(CkptError) as error, io_target.writing(to(f"{s3.url}/a.bin"), 3) as sink:
+    with pytest.raises(CkptError) as error, io_target.writing_file(to(f"{s3.url}/a.bin"), 3) as sink:
         sink.write(b"new")
         sink.complete()
         raise CkptError("differs")

@@ -13,7 +13,7 @@ from ckpt.ext.remote import target as module
 from ckpt.ext.remote import target as put_module
 from ckpt.ext.remote.credentials import looked_at
 from ckpt.ext.remote.target import PART, ObjectSink, StoppedError, StoredTarget, Upload, part_bytes
-from ckpt.ext.remote.url import parsed
+from ckpt.ext.remote.url import parse_url
 from ckpt.model.errors import UsageError, WriteError
 
 URL = "s3://b/a.pth"
@@ -200,7 +200,7 @@ def memory() -> Any:
 
 @pytest.mark.parametrize("size", [0, 64, 65, 192, 193, 640, 5000])
 def test_obstore_takes_the_same_bytes(size: int, memory: Any) -> None:
-    to = StoredTarget(memory, parsed("s3://b/run/a.pth"))
+    to = StoredTarget(memory, parse_url("s3://b/run/a.pth"))
     assert to.look() is None
     sink = sink_of(to, size)
     sink.write(DATA[:size])
@@ -214,7 +214,7 @@ def test_obstore_takes_the_same_bytes(size: int, memory: Any) -> None:
 
 @pytest.mark.parametrize("written", [64, 200, 5000])
 def test_obstore_is_stopped(written: int, memory: Any) -> None:
-    to = StoredTarget(memory, parsed("s3://b/a.pth"))
+    to = StoredTarget(memory, parse_url("s3://b/a.pth"))
     sink = sink_of(to, 5000)
     sink.write(DATA[:written])
     sink.stop()
@@ -223,7 +223,7 @@ def test_obstore_is_stopped(written: int, memory: Any) -> None:
 
 def test_an_object_that_is_there_is_refused_by_the_store(memory: Any) -> None:
     memory.put("a.pth", b"old")
-    to = StoredTarget(memory, parsed("s3://b/a.pth"))
+    to = StoredTarget(memory, parse_url("s3://b/a.pth"))
     with pytest.raises(UsageError) as error:
         to.put(b"new", create=True)
     assert error.value.advice == "already exists (--force to replace)"
@@ -234,7 +234,7 @@ def test_an_object_that_is_there_is_refused_by_the_store(memory: Any) -> None:
 
 def test_the_name_of_an_object(memory: Any) -> None:
     with pytest.raises(UsageError, match="not the name of an object"):
-        StoredTarget(memory, parsed("s3://b/a//b")).put(b"", create=True)
+        StoredTarget(memory, parse_url("s3://b/a//b")).put(b"", create=True)
 
 
 class PermissionDeniedError(Exception): ...
@@ -257,7 +257,7 @@ class NotSupportedError(Exception): ...
     ],
 )
 def test_errors_repeat_nothing_of_obstore(error: Exception, says: str) -> None:
-    assert put_module.failure(error, "s3").advice == says.replace("HERE", looked_at("s3"))
+    assert put_module.translate_write_error(error, "s3").advice == says.replace("HERE", looked_at("s3"))
 
 
 def test_an_iterator_that_stops_is_no_error_of_the_store(memory: Any) -> None:
@@ -266,4 +266,4 @@ def test_an_iterator_that_stops_is_no_error_of_the_store(memory: Any) -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        StoredTarget(memory, parsed("s3://b/a")).put_parts(groups(), 64)
+        StoredTarget(memory, parse_url("s3://b/a")).put_parts(groups(), 64)

@@ -6,7 +6,7 @@ import pytest
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import LocalPath, locate
-from ckpt.ext.remote.url import parsed, shown, typed
+from ckpt.ext.remote.url import parse_url, shown, typed_url
 from ckpt.model.errors import UsageError
 
 
@@ -29,14 +29,14 @@ def test_what_is_secret_is_not_shown() -> None:
     name = shown(secret)
     assert name == "https://host:8443/a%20b/x.pth"
     assert shown(name) == name
-    assert typed(name) == "https://me:pass@host:8443/a%20b/x.pth?token=abc"
+    assert typed_url(name) == "https://me:pass@host:8443/a%20b/x.pth?token=abc"
     other = shown("https://host:8443/a%20b/x.pth?token=other")
     assert other == "https://host:8443/a%20b/x.pth#2"
-    assert typed(other).endswith("?token=other")
+    assert typed_url(other).endswith("?token=other")
 
 
 def test_what_a_url_may_not_hold_is_quoted() -> None:
-    assert typed("http://host/ä b.pth") == "http://host/%C3%A4%20b.pth"
+    assert typed_url("http://host/ä b.pth") == "http://host/%C3%A4%20b.pth"
 
 
 @pytest.mark.parametrize("text", ["s3://me:pass@b/x", "gs://b/x?sig=1", "az://c/x?sig=1"])
@@ -49,20 +49,20 @@ def test_object_stores_take_no_secrets_in_a_url(text: str) -> None:
 
 
 def test_the_parts() -> None:
-    assert parsed("s3://bucket/a/b.pt") == ("s3", "bucket", "a/b.pt")
-    assert parsed("hf://org/model@v1/sub/x.pt") == ("hf", "org/model@v1", "sub/x.pt")
-    assert str(parsed(shown("hf://org/model@v1/x"))) == "hf://org/model@v1/x"
+    assert parse_url("s3://bucket/a/b.pt") == ("s3", "bucket", "a/b.pt")
+    assert parse_url("hf://org/model@v1/sub/x.pt") == ("hf", "org/model@v1", "sub/x.pt")
+    assert str(parse_url(shown("hf://org/model@v1/x"))) == "hf://org/model@v1/x"
 
 
 @pytest.mark.parametrize("text", ["s3://", "hf://org", "https:///x"])
 def test_a_part_that_lacks(text: str) -> None:
     with pytest.raises(UsageError):
-        parsed(text)
+        parse_url(text)
 
 
 def test_files_beside_one_are_asked_for_with_its_password_and_without_its_query() -> None:
     at = locate("https://me:p4ss@beside.example/set/model.index.json?signature=1")
     for place in (at.parent().child("a.bin"), at.parent().child("in").child("a.bin")):
         assert "p4ss" not in place.name and place.name.endswith("/a.bin")
-        assert typed(place.name) == place.name.replace("https://", "https://me:p4ss@")
-    assert typed(locate("https://beside.example/set/b.bin").name) == "https://beside.example/set/b.bin"
+        assert typed_url(place.name) == place.name.replace("https://", "https://me:p4ss@")
+    assert typed_url(locate("https://beside.example/set/b.bin").name) == "https://beside.example/set/b.bin"

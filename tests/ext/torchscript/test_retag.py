@@ -10,7 +10,7 @@ import pytest
 import scripted
 from process import check_error, ckpt
 
-from ckpt.ext.torchscript.writer import Use, retag
+from ckpt.ext.torchscript.writer import Use, retag_pickle
 from ckpt.model.errors import UnsupportedError
 
 
@@ -79,9 +79,9 @@ ROWS = {
 def test_storages(name: str) -> None:
     before, after = ROWS[name]
 
-    assert retag(before, to_cpu) == after
+    assert retag_pickle(before, to_cpu) == after
     assert list(pickletools.genops(after))
-    assert retag(before, lambda use, value: value) == before
+    assert retag_pickle(before, lambda use, value: value) == before
 
 
 def test_devices_of_objects() -> None:
@@ -89,7 +89,7 @@ def test_devices_of_objects() -> None:
     again = b"h\x02" + get(1) + b"\x85R"
     other = b"ctorch\nSize\nq\x03" + get(1) + b"\x85R"
 
-    found = retag(whole(made, again, storage(get(1)), other), devices)
+    found = retag_pickle(whole(made, again, storage(get(1)), other), devices)
     left = b"ctorch\ndevice\nq\x02" + CPU + b"\x85R" + again
     size = b"ctorch\nSize\nq\x03" + get(4) + b"\x85R"
     assert found == whole(left, storage(text("cuda:0", 4)), size)
@@ -107,7 +107,7 @@ def test_devices_of_objects() -> None:
 )
 def test_pickles_of_others_are_refused(body: bytes, says: str) -> None:
     with pytest.raises(UnsupportedError, match=says):
-        retag(body, to_cpu)
+        retag_pickle(body, to_cpu)
 
 
 def test_the_error_names_the_file(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def made(pretrained: Path, target: Path, out: Path, mismatch: Any = "keep") -> A
     options = Options(mismatch, count_sliced=True, keep_optimizer=True)
     with formats.open(str(pretrained)) as given, formats.open(str(target)) as mine:
         report = warmstart(Survey(given), Survey(mine), Limits(), options)
-        save.save(report.result, io_target.target(str(out), force=True), mine.format, Limits())
+        save.save_checkpoint(report.result, io_target.target(str(out), force=True), mine.format, Limits())
     return report.to_json()["coverage"]
 
 

@@ -167,12 +167,12 @@ def test_the_error_names_undo_and_undo_brings_the_file_back(
     assert (other if kind == "long stale" else ours) in caught.value.problem
     assert f"{len(states[0]):,}" in caught.value.problem and str(caught.value).endswith(f"({HINT} '{path}')")
 
-    assert save.undo(str(path), LIMITS, dry_run=True) == (len(torn), len(states[0]), ())
+    assert save.undo_rewrite(str(path), LIMITS, dry_run=True) == (len(torn), len(states[0]), ())
     assert path.read_bytes() == torn
-    assert save.undo(str(path), LIMITS) == (len(torn), len(states[0]), ())
+    assert save.undo_rewrite(str(path), LIMITS) == (len(torn), len(states[0]), ())
     assert path.read_bytes() == states[0]
     with pytest.raises(UsageError, match="no in-place rewrite to undo"):
-        save.undo(str(path), LIMITS)
+        save.undo_rewrite(str(path), LIMITS)
 
 
 def opened_by_torch(path: Path) -> bool:
@@ -207,7 +207,7 @@ def test_bytes_behind_an_archive_that_torch_opens(elements: int, count: int, tmp
             else:
                 with pytest.raises(UnreadableError):
                     formats.open(str(path))
-            assert save.undo(str(path), LIMITS) == (len(whole) + count, len(whole), ())
+            assert save.undo_rewrite(str(path), LIMITS) == (len(whole) + count, len(whole), ())
     assert opened >= 4 or elements < 20_000
 
 
@@ -220,7 +220,7 @@ def test_a_rewrite_of_a_file_with_bytes_behind_it(states: tuple[bytes, bytes, by
     with formats.open(str(path)) as checkpoint:
         assert not checkpoint.account.notices and checkpoint.tensors[0].tensor.device == "cuda:3"
     assert torch.load(path, map_location="cpu")["n"] == 1
-    assert save.undo(str(path), LIMITS) == (len(new), len(states[0]) + 500, ())
+    assert save.undo_rewrite(str(path), LIMITS) == (len(new), len(states[0]) + 500, ())
 
 
 def test_an_end_record_behind_the_archive_is_the_one_that_torch_takes(
@@ -256,7 +256,7 @@ def test_undo_is_named_only_where_it_works(states: tuple[bytes, bytes, bytes], t
             formats.open(str(path))
         assert "--undo" not in str(caught.value), number
         with pytest.raises(UsageError, match="no in-place rewrite to undo"):
-            save.undo(str(path), LIMITS)
+            save.undo_rewrite(str(path), LIMITS)
         assert path.read_bytes() == data
 
 
@@ -271,7 +271,7 @@ def test_a_damaged_pickle_that_was_appended_keeps_its_error(
     with pytest.raises(UnreadableError, match="do not match the recorded checksum") as caught:
         formats.open(str(tmp_path / "a.pth"))
     assert HINT in str(caught.value)
-    assert save.undo(str(tmp_path / "a.pth"), LIMITS).after == len(old)
+    assert save.undo_rewrite(str(tmp_path / "a.pth"), LIMITS).after == len(old)
 
 
 def test_what_the_commands_say(states: tuple[bytes, bytes, bytes], tmp_path: Path) -> None:

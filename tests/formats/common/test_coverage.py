@@ -10,7 +10,7 @@ import pytest
 
 from ckpt.ext.dcp.metadata import Chunks
 from ckpt.formats.common import coverage
-from ckpt.formats.common.coverage import BoxShape, fault
+from ckpt.formats.common.coverage import BoxShape, find_fault
 
 
 def grid(shape: tuple[int, ...], rng: random.Random) -> list[BoxShape]:
@@ -78,7 +78,7 @@ def test_a_fault_is_found_where_there_is_one_and_named_right() -> None:
             boxes = broken(boxes, rng)
         rng.shuffle(boxes)
         held = counted(shape, boxes)
-        found = fault(shape, boxes)
+        found = find_fault(shape, boxes)
         if found is None:
             assert (held == 1).all(), (shape, boxes)
             kinds.add("none")
@@ -128,7 +128,7 @@ def test_chunks_in_a_line_are_seen_without_boxes() -> None:
         found = chunks.line(shape)
         seen[found is not None] += 1
         if found is not None:
-            assert (counted(shape, boxes) == 1).all() and fault(shape, boxes) is None, (shape, boxes)
+            assert (counted(shape, boxes) == 1).all() and find_fault(shape, boxes) is None, (shape, boxes)
             assert found == chunks.grid()
     assert min(seen.values()) > 800, seen
 
@@ -154,8 +154,8 @@ def test_a_diagonal_is_no_line() -> None:
 
 
 def test_an_empty_tensor_needs_no_box() -> None:
-    assert fault((0, 4), []) is None
-    assert fault((0, 4), [((0, 0), (0, 4))]) is None
+    assert find_fault((0, 4), []) is None
+    assert find_fault((0, 4), [((0, 0), (0, 4))]) is None
 
 
 def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,5 +164,5 @@ def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [((0, 2000 + number), (400, 1)) for number in range(400)]
     rows.append(((399, 1500), (1, 1500 - 399 + 1898)))
     monkeypatch.setattr(coverage, "_PAIRS", 100)
-    found = fault((400, 3000), [*rows, *columns])
+    found = find_fault((400, 3000), [*rows, *columns])
     assert found is not None

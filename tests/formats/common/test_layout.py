@@ -20,7 +20,7 @@ from same import difference
 from ckpt import formats
 from ckpt.bytes import target
 from ckpt.commands.rehome.rehome import moves, rehome
-from ckpt.commands.rewriting.report import edited
+from ckpt.commands.rewriting.report import edited_checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.formats.common import stream
@@ -54,7 +54,7 @@ def drafted(source: Path, to: Path) -> Path:
     """`source` written by the writer of its format, without an edit; never as a copy of the file."""
     with formats.open(str(source)) as checkpoint:
         draft = writer_of(checkpoint.format).draft(checkpoint, Limits())
-        with target.writing(target.target(str(to), force=False), draft.size) as sink:
+        with target.writing_file(target.target(str(to), force=False), draft.size) as sink:
             draft.write(sink)
     return to
 
@@ -259,7 +259,7 @@ def test_storages_that_lie_elsewhere_are_not_appended_to(tmp_path: Path) -> None
     with formats.open(str(source)) as checkpoint:
         root = Swapped(checkpoint.storages).copy(checkpoint.root)
         with pytest.raises(WriteError, match="cannot stay in place"):
-            torch_zip.append(edited(checkpoint, root, Limits()), Limits())
+            torch_zip.append(edited_checkpoint(checkpoint, root, Limits()), Limits())
 
 
 def test_an_end_that_our_reader_finds_different_is_never_appended(

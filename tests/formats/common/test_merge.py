@@ -16,7 +16,7 @@ from same import difference
 
 import ckpt
 from ckpt import formats
-from ckpt.formats.common.merge import merged
+from ckpt.formats.common.merge import merge_members
 from ckpt.model.account import Absence, Account
 from ckpt.model.checkpoint import Checkpoint, Member
 from ckpt.model.nodes import tensor_of
@@ -180,7 +180,7 @@ def test_the_order_of_a_folder_is_kept_where_all_of_its_models_keep_theirs(tmp_p
     ordered, loose = opened(tmp_path / "a.pth"), opened(tmp_path / "b.safetensors")
     for is_model, expected in ((True, False), (False, True)):
         members = [Member("a.pth", "", ordered, is_model=True), Member("b", "b", loose, is_model=is_model)]
-        assert merged("c", "folder", members).traits.keeps_order is expected
+        assert merge_members("c", "folder", members).traits.keeps_order is expected
     ordered.close()
     loose.close()
 
@@ -189,6 +189,8 @@ def test_what_files_leave_out_is_named_below_their_keys(tmp_path: Path) -> None:
     first, second = opened(tmp_path / "a.pth"), opened(tmp_path / "b.pth")
     second = replace(second, account=Account(left_out=(Absence("w", "damaged"),)))
     first = replace(first, account=Account(left_out=(Absence("v", "cut off"),)))
-    found = merged("c", "folder", [Member("a.pth", "", first, is_model=True), Member("b.pth", "b", second)])
+    found = merge_members(
+        "c", "folder", [Member("a.pth", "", first, is_model=True), Member("b.pth", "b", second)]
+    )
     assert found.account.left_out == (("v", "cut off"), ("b.w", "damaged"))
     found.close()

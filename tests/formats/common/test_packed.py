@@ -18,7 +18,7 @@ from inside import inside
 from opcodes import call, glob, pickled
 from paths import many
 
-from ckpt.formats import open, recognises
+from ckpt.formats import is_checkpoint_file, open
 from ckpt.formats.common.packed import _STEP
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
@@ -166,14 +166,14 @@ def test_zeros_are_no_stream(tmp_path: Path) -> None:
     """Eighteen zeros are an empty .lzma stream, and an unfinished write is many of them."""
     for size in (18, 4_096, 5 << 20):
         (tmp_path / "x").write_bytes(bytes(size))
-        assert not recognises(str(tmp_path / "x"), Limits())
+        assert not is_checkpoint_file(str(tmp_path / "x"), Limits())
 
 
 @pytest.mark.parametrize("count", [1, 300, 60_000])
 def test_a_pickle_behind_empty_streams_is_found(count: int, tmp_path: Path) -> None:
     data = gzip.compress(b"") * count + gzip.compress(pickle.dumps({"w": 1}, 2))
     (tmp_path / "x").write_bytes(data)
-    assert recognises(str(tmp_path / "x"), Limits())
+    assert is_checkpoint_file(str(tmp_path / "x"), Limits())
     with open(str(tmp_path / "x")) as checkpoint:
         assert checkpoint.traits.label == "plain pickle (gzip)"
 

@@ -18,7 +18,7 @@ import torch
 from ckpt import formats
 from ckpt.bytes import target
 from ckpt.formats.save import save_shards
-from ckpt.formats.sharded.writer import index_draft, split
+from ckpt.formats.sharded.writer import index_draft, split_checkpoint
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
@@ -31,7 +31,7 @@ def parts_of(state: Any, folder: Path, size: int) -> tuple[list[list[str]], dict
     """(the names in each shard, the index)."""
     with formats.open(str(rewriting.saved(state, folder / "a.pt"))) as opened:
         report = rewriting.convert(opened, "safetensors")
-        parts = split(report.result, size)
+        parts = split_checkpoint(report.result, size)
         draft = index_draft(parts, [str(number) for number in range(len(parts))])
         sink = io.BytesIO()
         draft.write(sink)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_each_shard_has_the_texts_of_the_file(tmp_path: Path) -> None:
     state = {"a.weight": torch.ones(4), "b.weight": torch.ones(4)}
     safetensors.torch.save_file(state, tmp_path / "a.safetensors", metadata={"note": "mine"})
     with formats.open(str(tmp_path / "a.safetensors")) as opened:
-        parts = split(rewriting.convert(opened, "safetensors").result, 16)
+        parts = split_checkpoint(rewriting.convert(opened, "safetensors").result, 16)
     assert [metadata_of(part.root) for part in parts] == [{"note": "mine"}] * 2
 
 

@@ -42,7 +42,7 @@ def test_any_key_that_torch_takes(key: str, tmp_path: Path) -> None:
         assert torch.equal(
             torch.load(tmp_path / ("b.pt" if "-o" in command else "a.pt"), map_location="cpu")["w"], want
         )
-    assert save.undo(str(path), Limits()).after == len(written(tmp_path / "c.pt", key).read_bytes())
+    assert save.undo_rewrite(str(path), Limits()).after == len(written(tmp_path / "c.pt", key).read_bytes())
     for command in (("inspect", "--storages"), ("inspect", "--json"), ("inspect", "--tsv"), ("verify",)):
         done = inside(*command, "a.pt", cwd=tmp_path)
         assert done.code == 0 and "\u202e".encode() not in done.out

@@ -14,7 +14,7 @@ from inside import inside
 
 import ckpt
 from ckpt import formats
-from ckpt.bytes.source import Joined, Memory, grounded
+from ckpt.bytes.source import Joined, Memory, underlying_file
 from ckpt.model.errors import CkptError, UnreadableError, UnsupportedError
 
 pytestmark = oracle.QUIET
@@ -149,7 +149,7 @@ def test_several_sources_as_one() -> None:
     parts = [Memory(b"ab"), Memory(b""), Memory(b"cde")]
     joined = Joined("all", parts)
     assert joined.size == 5 and joined.read(0, 5) == b"abcde" and joined.read(1, 2) == b"bc"
-    assert grounded(joined, 1) == (parts[0], 1) and grounded(joined, 3) == (parts[2], 1)
+    assert underlying_file(joined, 1) == (parts[0], 1) and underlying_file(joined, 3) == (parts[2], 1)
     assert Joined("none", []).size == 0
     with pytest.raises(CkptError):
         joined.read(4, 2)

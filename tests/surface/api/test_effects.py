@@ -15,7 +15,7 @@ from inside import folder_of
 from process import SAMPLES
 
 import ckpt
-from ckpt.bytes.executor import Serial, current, working
+from ckpt.bytes.executor import Serial, current_executor, using_executor
 from ckpt.ext.live.model import describe
 from ckpt.formats import verify
 
@@ -237,8 +237,8 @@ def test_no_descriptor_stays(tmp_path: Path) -> None:
 
 
 def test_each_thread_has_its_executor() -> None:
-    with working(Serial()), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(current).result() is not current()
+    with using_executor(Serial()), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(current_executor).result() is not current_executor()
 
 
 def test_a_record_of_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

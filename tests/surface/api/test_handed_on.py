@@ -16,7 +16,7 @@ from process import SAMPLES
 
 import ckpt
 from ckpt import formats
-from ckpt.bytes.executor import Serial, current, working
+from ckpt.bytes.executor import Serial, current_executor, using_executor
 from ckpt.commands.ls.api import Listing
 from ckpt.surface.api.keywords import gate_of
 from ckpt.surface.api.progress import Meter
@@ -204,13 +204,13 @@ def test_damaged_bytes_are_told_and_counted(tmp_path: Path) -> None:
 def test_the_executor_of_a_block() -> None:
     """It counts in the block alone, and without one nothing changes."""
     serial = Serial()
-    with working(serial):
-        with working(None):
-            assert current() is serial
-        with working(Serial()):
-            assert current() is not serial
-        assert current() is serial
-    assert current() is not serial
+    with using_executor(serial):
+        with using_executor(None):
+            assert current_executor() is serial
+        with using_executor(Serial()):
+            assert current_executor() is not serial
+        assert current_executor() is serial
+    assert current_executor() is not serial
 
 
 def test_the_work_goes_to_the_executor_of_the_block() -> None:
@@ -224,7 +224,7 @@ def test_the_work_goes_to_the_executor_of_the_block() -> None:
     with folder_of(SAMPLES):
         for call in (ckpt.stats, ckpt.sum, ckpt.verify, lambda path: ckpt.diff(path, BEFORE)):
             Counted.runs = 0
-            with working(Counted()):
+            with using_executor(Counted()):
                 call(AFTER)
             assert Counted.runs
 

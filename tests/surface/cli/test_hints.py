@@ -28,7 +28,7 @@ from ckpt import formats
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
-from ckpt.model.text import pasted, pasted_path
+from ckpt.model.text import pasted_path, shell_word
 from ckpt.surface.api.advice import Ways, _is_plain
 from ckpt.surface.api.plans import changed_by
 from ckpt.surface.cli import output
@@ -261,11 +261,11 @@ def test_odd_sections_are_pasted(tmp_path: Path) -> None:
 
 def test_the_words_of_a_shell(tmp_path: Path) -> None:
     for name in (*ODD_NAMES, "", "~", "a#b", "!", "a\x7f", "\u2028", "é"):
-        word = pasted(name)
+        word = shell_word(name)
         assert word is not None
         assert words_of(f"$'' {word}", tmp_path)[1] == name
-    assert pasted("a\0b") is None
-    assert pasted("\ud800") is None
+    assert shell_word("a\0b") is None
+    assert shell_word("\ud800") is None
     assert pasted_path("-x") == "./-x"
     assert pasted_path("x") == "x"
 
@@ -514,8 +514,8 @@ def test_one_decision_about_colour(
             mock.patch.object(sys.stderr, "isatty", lambda: tty),
             mock.patch.object(sys.stdout, "isatty", lambda: tty),
         ):
-            assert output.coloured() == colour
-            output.alarm("DANGER")
+            assert output.has_colour() == colour
+            output.write_alarm("DANGER")
     assert ("\x1b[1;31m" in capsys.readouterr().err) == colour
 
 

@@ -9,8 +9,8 @@ from process import TIMEOUT
 
 from ckpt.bytes.executor import Task
 from ckpt.model.errors import CutOffError, StandInError, UnsupportedError
-from ckpt.model.names import endings
-from ckpt.surface.api.walk import Found, is_concern, many, others_text
+from ckpt.model.names import count_endings
+from ckpt.surface.api.walk import Found, choose_executor, is_concern, others_text
 
 OTHER = UnsupportedError("not a checkpoint")
 
@@ -32,7 +32,7 @@ def test_a_file_in_a_folder_that_never_was_a_checkpoint_is_no_error(item: Found,
 
 def test_other_files_are_counted_by_their_endings() -> None:
     names = ["x/a.json", "b.JSON", "c.json", "d.md", "e.md", "f.txt", "f2.txt", "g.py", "g2.py", "LICENSE"]
-    assert endings(names) == {".json": 3, ".md": 2, ".py": 2, ".txt": 2, "": 1}
+    assert count_endings(names) == {".json": 3, ".md": 2, ".py": 2, ".txt": 2, "": 1}
     said = "10 files not looked at: 3 *.json, 2 *.md, 2 *.py"
     assert others_text(names) == f"{said} and 3 others"
     assert others_text(["LICENSE"]) == "1 file not looked at: 1 without an ending"
@@ -50,5 +50,7 @@ def test_so_many_files_behind_urls_are_read_at_once_as_jobs_says(jobs: int) -> N
         return item.path
 
     tasks = [Task(read, (Found(f"https://h/{number}.pth"),)) for number in range(6)]
-    assert list(many(tasks, jobs).each(tasks)) == [f"https://h/{number}.pth" for number in range(6)]
+    assert list(choose_executor(tasks, jobs).each(tasks)) == [
+        f"https://h/{number}.pth" for number in range(6)
+    ]
     assert len(readers) == jobs

@@ -52,7 +52,7 @@ def test_the_option_wins_then_no_color_then_force_color_then_the_terminal(
     monkeypatch.setattr(output, "_when", "auto")
     output.set_color(option)
 
-    assert (output.coloured(io.StringIO()), output.coloured(Screen())) == (piped, on_terminal)
+    assert (output.has_colour(io.StringIO()), output.has_colour(Screen())) == (piped, on_terminal)
 
 
 def test_every_command_has_the_option() -> None:

@@ -10,13 +10,13 @@ from inside import inside
 from process import SAMPLES, terminal
 
 from ckpt.model.errors import UnreadableError, UsageError
-from ckpt.surface.cli.inputs import each, worst
+from ckpt.surface.cli.inputs import run_for_each, worst_code
 
 
 def test_the_worst_code_wins() -> None:
-    assert worst([]) == 0
-    assert worst([0, 1, 0]) == 1
-    assert worst([1, 2, 0]) == 2
+    assert worst_code([]) == 0
+    assert worst_code([0, 1, 0]) == 1
+    assert worst_code([1, 2, 0]) == 2
 
 
 def test_each_goes_on_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,11 +28,11 @@ def test_each_goes_on_after_an_error(capsys: pytest.CaptureFixture[str]) -> None
             raise UnreadableError("broken")
         return int(path == "c")
 
-    assert each(["a", "b", "c"], one) == 2
+    assert run_for_each(["a", "b", "c"], one) == 2
     assert seen == ["a", "b", "c"]
     assert capsys.readouterr().err == "ckpt: b: broken\n"
-    assert each(["a", "c"], one) == 1
-    assert each(["a"], one) == 0
+    assert run_for_each(["a", "c"], one) == 1
+    assert run_for_each(["a"], one) == 0
 
 
 def test_only_errors_with_a_name_are_caught() -> None:
@@ -40,7 +40,7 @@ def test_only_errors_with_a_name_are_caught() -> None:
         raise ValueError(path)
 
     with pytest.raises(ValueError, match="a"):
-        each(["a"], one)
+        run_for_each(["a"], one)
     assert issubclass(UsageError, Exception)
 
 

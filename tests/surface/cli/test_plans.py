@@ -45,7 +45,7 @@ def test_a_result_that_weights_only_refuses_is_no_plain_one(
     words: tuple[str, ...], survey: Survey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = "o.pth"
-    monkeypatch.setattr(plans, "_refused", lambda checkpoint, limits: "my.Thing")
+    monkeypatch.setattr(plans, "_refusal_reason", lambda checkpoint, limits: "my.Thing")
     with pytest.raises(LossError, match=r"weights_only refuses my\.Thing"):
         changed_by(survey, words, out, LIMITS)
     assert changed_by(survey, ("strip",), out, LIMITS) == {"model"}

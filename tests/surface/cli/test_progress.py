@@ -75,7 +75,7 @@ def test_the_line(screen: Screen, clock: list[float]) -> None:
 
 
 def test_quiet_has_no_bar(screen: Screen, clock: list[float]) -> None:
-    with output.silenced(all=True), output.progress("comparing", 4 << 30) as advance:
+    with output.silenced_output(all=True), output.progress("comparing", 4 << 30) as advance:
         assert advance is None
     assert screen() == ""
 
@@ -129,7 +129,7 @@ def test_a_line_takes_the_place_of_the_bar(screen: Screen, clock: list[float]) -
         assert advance is not None
         clock[0] += 1
         advance(8)
-        output.talk("ckpt: something")
+        output.write_talk("ckpt: something")
         assert screen().endswith(f"{CLEAR}ckpt: something\r\n")
     assert screen() == ""
 

@@ -194,16 +194,16 @@ def test_the_closing_line_can_be_left_out(command: str, samples: Path) -> None:
 
 
 def test_one_run_is_not_quiet_because_another_was(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError), output.silenced(all=True, summary=True):
+    with pytest.raises(UsageError), output.silenced_output(all=True, summary=True):
         assert output.is_silent()
-        output.talk("dropped")
+        output.write_talk("dropped")
         output.write_lines([[("dropped", "")]])
         output.write_text("dropped")
-        output.conclude("dropped")
-        output.complain("kept")
+        output.write_conclusion("dropped")
+        output.write_complaint("kept")
         raise UsageError("x")
     assert not output.is_silent()
-    output.talk("talk")
-    output.conclude("conclusion")
+    output.write_talk("talk")
+    output.write_conclusion("conclusion")
 
     assert capsys.readouterr() == ("", "kept\ntalk\nconclusion\n")

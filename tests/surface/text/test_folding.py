@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.model.text import alike
+from ckpt.model.text import merge_alike_rows
 from ckpt.surface.text.folding import Leaf, fold, lines
 
 Shapes = dict[str, tuple[int, ...]]
@@ -215,18 +215,18 @@ def test_no_tensor_is_lost(shapes: Shapes) -> None:
     ],
 )
 def test_rows_that_are_alike(names: list[str], shown: list[str]) -> None:
-    assert [name for name, _ in alike([(name, None) for name in names])] == shown
+    assert [name for name, _ in merge_alike_rows([(name, None) for name in names])] == shown
 
 
 def test_rows_of_another_look_stay_apart_and_in_order() -> None:
     rows = [("a.0.w", 1), ("a.1.w", 2), ("a.2.w", 1), ("b", 1)]
 
-    assert alike(rows) == [("a.{0,2}.w", (0, 2)), ("a.1.w", (1,)), ("b", (3,))]
+    assert merge_alike_rows(rows) == [("a.{0,2}.w", (0, 2)), ("a.1.w", (1,)), ("b", (3,))]
 
 
 @given(st.lists(st.tuples(st.text("ab01.{-", max_size=7), st.integers(0, 2)), max_size=30))
 def test_every_row_stands_in_one_that_is_alike(rows: list[tuple[str, int]]) -> None:
-    found = alike(rows)
+    found = merge_alike_rows(rows)
 
     assert sorted(index for _, indices in found for index in indices) == list(range(len(rows)))
     assert all(len({rows[index][1] for index in indices}) == 1 for _, indices in found)

@@ -17,7 +17,7 @@ from process import SAMPLES, Done, ckpt, terminal
 
 from ckpt.surface.cli import output
 from ckpt.surface.cli.app import COMMANDS
-from ckpt.surface.text.lines import cells, hung, plain_text, shortened
+from ckpt.surface.text.lines import cells, hanging_lines, plain_text, shorten_name
 
 SIZES = [(80, 24), (100, 30), (200, 50)]
 LONG = "k" * 205
@@ -268,13 +268,13 @@ def test_stats_says_a_common_prefix_once_and_gives_up_columns() -> None:
     ],
 )
 def test_a_name_is_shortened_where_names_are_alike(name: str, width: int, shown: str) -> None:
-    assert shortened(name, width) == shown
+    assert shorten_name(name, width) == shown
     assert cells(shown) <= width
 
 
 def test_lines_after_the_first_hang_below_the_text() -> None:
-    assert plain_text(hung([("ab ", "name")], "one  two", 6)) == "ab one\n   two\n"
-    assert plain_text(hung([("ab ", "name")], "one  two", None)) == "ab one  two\n"
+    assert plain_text(hanging_lines([("ab ", "name")], "one  two", 6)) == "ab one\n   two\n"
+    assert plain_text(hanging_lines([("ab ", "name")], "one  two", None)) == "ab one  two\n"
 
 
 MANY = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.commands.inspect.bars import LEVELS, drawn, spark
+from ckpt.commands.inspect.bars import LEVELS, draw_counts, spark_text
 from ckpt.elements.histogram import Histogram
 
 
@@ -33,7 +33,7 @@ def of(values: Sequence[float], kind: str = "f8") -> Histogram:
     ],
 )
 def test_counts_are_drawn(counts: list[float], picture: str) -> None:
-    assert drawn(counts) == picture
+    assert draw_counts(counts) == picture
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def test_counts_are_drawn(counts: list[float], picture: str) -> None:
     ],
 )
 def test_cells_reach_from_the_least_number_to_the_largest(values: Sequence[float], picture: str) -> None:
-    assert spark(of(values)) == picture
+    assert spark_text(of(values)) == picture
 
 
 def test_integers_fill_their_bins() -> None:
-    assert spark(of([0, 1, 1, 3], "i4")) == "▄█ ▄"
-    assert spark(of(list(range(32)), "i4")) == "█" * 16
-    assert spark(of(list(range(100)), "i4")) == "█" * 16
+    assert spark_text(of([0, 1, 1, 3], "i4")) == "▄█ ▄"
+    assert spark_text(of(list(range(32)), "i4")) == "█" * 16
+    assert spark_text(of(list(range(100)), "i4")) == "█" * 16
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1), st.integers(1, 20))
 def test_a_blank_is_nothing_and_the_highest_is_full(values: list[float], width: int) -> None:
     found = of(values)
-    picture = spark(found, width)
+    picture = spark_text(found, width)
 
     assert len(picture) == min(len(found.counts), width) and set(picture) <= {*LEVELS, " "}
     assert "█" in picture and picture[0] != " " and picture[-1] != " "

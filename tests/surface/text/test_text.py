@@ -8,17 +8,17 @@ import pytest
 
 from ckpt.surface.text.lines import (
     Column,
+    break_line,
     cells,
-    columns,
-    fitted,
-    hung,
-    narrowed,
+    column_lines,
+    fit_file_names,
+    hanging_lines,
+    narrow_columns,
     plain_text,
-    ragged,
-    spread,
+    ragged_lines,
     table_lines,
     whole,
-    wrapped,
+    wrap_text,
 )
 
 
@@ -38,52 +38,52 @@ def test_cells_are_those_of_the_characters() -> None:
 def test_a_line_is_broken_at_blanks_with_its_styles() -> None:
     line = [("left out: ", ""), ("one two", "name"), ("   three", "dim")]
 
-    assert spread(line, None) == [line]
-    first, second = spread(line, 24)
+    assert break_line(line, None) == [line]
+    first, second = break_line(line, 24)
     assert lines([first, second]) == ["left out: one two", "  three"]
     assert [part for part in (*first, *second) if part[1]] == [
         ("one", "name"),
         ("two", "name"),
         ("three", "dim"),
     ]
-    assert lines(spread(line, 25)) == ["left out: one two   three"]
+    assert lines(break_line(line, 25)) == ["left out: one two   three"]
 
 
 def test_blanks_before_a_line_and_between_columns_stay() -> None:
-    assert lines(spread([("  a   b cc", "")], 7, 4)) == ["  a   b", "    cc"]
+    assert lines(break_line([("  a   b cc", "")], 7, 4)) == ["  a   b", "    cc"]
 
 
 def test_what_is_whole_is_not_broken_at_its_blanks() -> None:
     path = whole("my runs/a b.pth")
 
-    assert lines(spread([(f"wrote {path}, 3 B", "")], 12)) == ["wrote", "  my runs/a b.pth,", "  3 B"]
-    assert lines(spread([(f"wrote {path}", "")], None)) == ["wrote my runs/a b.pth"]
-    assert lines(hung([], f"wrote {path}", 12, 2)) == ["wrote", "  my runs/a b.pth"]
-    assert wrapped(path, 5) == wrapped(path, None) == ["my runs/a b.pth"]
+    assert lines(break_line([(f"wrote {path}, 3 B", "")], 12)) == ["wrote", "  my runs/a b.pth,", "  3 B"]
+    assert lines(break_line([(f"wrote {path}", "")], None)) == ["wrote my runs/a b.pth"]
+    assert lines(hanging_lines([], f"wrote {path}", 12, 2)) == ["wrote", "  my runs/a b.pth"]
+    assert wrap_text(path, 5) == wrap_text(path, None) == ["my runs/a b.pth"]
 
 
 def test_a_word_that_is_longer_than_a_line_is_never_broken() -> None:
-    assert lines(spread([("a " + "b" * 30 + " c", "")], 10)) == ["a", "  " + "b" * 30, "  c"]
-    assert lines(spread([("b" * 30, "")], 10)) == ["b" * 30]
+    assert lines(break_line([("a " + "b" * 30 + " c", "")], 10)) == ["a", "  " + "b" * 30, "  c"]
+    assert lines(break_line([("b" * 30, "")], 10)) == ["b" * 30]
 
 
 def test_columns_that_give_way_share_the_room() -> None:
     rows = [["a" * 50, "b" * 50, "1"], ["a", "b", "2"]]
     one, two = Column("A", gives_way=True), Column("B", gives_way=True)
-    both = lines(columns([one, two, Column("N")], rows, width=45))
+    both = lines(column_lines([one, two, Column("N")], rows, width=45))
 
     assert max(map(cells, both)) == 45
     assert both[1] == "…" + "a" * 19 + "  …" + "b" * 19 + "  1"
-    assert lines(columns([one, Column("B"), Column("N")], rows, width=85))[1].startswith(
+    assert lines(column_lines([one, Column("B"), Column("N")], rows, width=85))[1].startswith(
         "…" + "a" * 29 + "  " + "b" * 50
     )
-    assert lines(columns([one, two], [["a" * 70, "b"]]))[1] == "…" + "a" * 59 + "  b"
+    assert lines(column_lines([one, two], [["a" * 70, "b"]]))[1] == "…" + "a" * 59 + "  b"
 
 
 def test_a_narrow_column_keeps_its_width_beside_a_wide_one() -> None:
     heads = [Column("A", gives_way=True), Column("B", gives_way=True)]
 
-    assert lines(columns(heads, [["aaaa", "b" * 50]], width=36))[1] == "aaaa  …" + "b" * 29
+    assert lines(column_lines(heads, [["aaaa", "b" * 50]], width=36))[1] == "aaaa  …" + "b" * 29
 
 
 RAGGED = [
@@ -96,7 +96,7 @@ RAGGED = [
 
 
 def test_ragged_columns_shorten_nothing() -> None:
-    assert lines(ragged(RAGGED, right=frozenset((2,)), width=40)) == [
+    assert lines(ragged_lines(RAGGED, right=frozenset((2,)), width=40)) == [
         "NAME  TYPE  BYTES  WHERE",
         "a     int       1",
         "b     a.very.long.type.of.object  x y",
@@ -109,7 +109,7 @@ def test_ragged_columns_shorten_nothing() -> None:
 
 @pytest.mark.parametrize("width", [20, 24, 40, 60, 80, None])
 def test_ragged_columns_fit_every_width(width: int | None) -> None:
-    out = lines(ragged(RAGGED, right=frozenset((2,)), width=width))
+    out = lines(ragged_lines(RAGGED, right=frozenset((2,)), width=width))
     words = {word for row in RAGGED[1:] for cell in row for word in cell.split()}
 
     assert words <= {word for line in out for word in line.split()}
@@ -119,12 +119,12 @@ def test_ragged_columns_fit_every_width(width: int | None) -> None:
 
 
 def test_a_column_without_texts_is_left_out() -> None:
-    assert lines(ragged([["A", "B", "C"], ["1", "", "3"]], width=80)) == ["A  C", "1  3"]
-    assert lines(ragged([["A", "B"]], width=80)) == ["A"]
+    assert lines(ragged_lines([["A", "B", "C"], ["1", "", "3"]], width=80)) == ["A  C", "1  3"]
+    assert lines(ragged_lines([["A", "B"]], width=80)) == ["A"]
 
 
 def test_a_long_text_moves_its_own_row_alone_in_a_pipe() -> None:
-    out = lines(ragged([["A", "B"], ["a" * 205, "1"], ["a", "2"]]))
+    out = lines(ragged_lines([["A", "B"], ["a" * 205, "1"], ["a", "2"]]))
 
     assert out[1] == "a" * 205 + "  1"
     assert out[2] == "a" + " " * 61 + "2"
@@ -140,14 +140,14 @@ def test_a_narrow_screen_gives_up_columns_in_their_order() -> None:
     rows = [["a" * 9, "bbb", "ccc", "1"], ["a", "b", "c", "22"]]
 
     def names(width: int | None) -> str:
-        kept, cut = narrowed(heads, rows, width)
+        kept, cut = narrow_columns(heads, rows, width)
         assert [len(row) for row in cut] == [len(kept)] * 2 and [row[-1] for row in cut] == ["1", "22"]
         return " ".join(head.name for head in kept)
 
     assert names(None) == names(18) == "NAME B C D"
     assert names(17) == names(13) == "NAME B D"
     assert names(12) == names(1) == "NAME D"
-    assert lines(columns([heads[0], heads[3]], [["a", "1"], ["b", "22"]])) == [
+    assert lines(column_lines([heads[0], heads[3]], [["a", "1"], ["b", "22"]])) == [
         "NAME   D",
         "a      1",
         "b     22",
@@ -200,7 +200,7 @@ def test_a_name_in_markdown_is_code_where_it_holds_markup(name: str) -> None:
     ],
 )
 def test_names_of_files_keep_what_tells_them_apart(names: list[str], width: int, expected: list[str]) -> None:
-    shown = fitted(names, width)
+    shown = fit_file_names(names, width)
 
     assert len(set(shown)) == len(names)
     if expected[0] != "…ef":
@@ -210,4 +210,4 @@ def test_names_of_files_keep_what_tells_them_apart(names: list[str], width: int,
 def test_names_that_no_cut_tells_apart_stay_whole() -> None:
     names = [f"{begin}{'x' * 20}{middle}{'y' * 20}{end}" for begin in "ab" for middle in "cd" for end in "ef"]
 
-    assert fitted(names, 12) == names
+    assert fit_file_names(names, 12) == names

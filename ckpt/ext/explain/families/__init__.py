@@ -24,7 +24,7 @@ from ckpt.ext.explain.families import (
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import LONGEST_LINE, Message
-from ckpt.ext.explain.pasted import plain, spaced
+from ckpt.ext.explain.pasted import plain_text, spaced_pattern
 
 FAMILIES: dict[str, Family] = {
     family.kind: family
@@ -51,22 +51,24 @@ FAMILIES: dict[str, Family] = {
 
 
 @cache
-def _patterns() -> tuple[tuple[Family, re.Pattern[str]], ...]:
+def _family_patterns() -> tuple[tuple[Family, re.Pattern[str]], ...]:
     """Every pattern with its family. A space stands for any white space."""
     return tuple(
-        (family, re.compile(spaced(pattern))) for family in FAMILIES.values() for pattern in family.patterns
+        (family, re.compile(spaced_pattern(pattern)))
+        for family in FAMILIES.values()
+        for pattern in family.patterns
     )
 
 
 def find_message(text: str) -> Message | None:
     """The last error in the output of a program that a family knows, or None."""
-    return last_message(plain(text))
+    return last_message(plain_text(text))
 
 
 def last_message(text: str) -> Message | None:
     """The last error in a plain text that a family knows, or None. Weak ones count where there is no other."""
     found: dict[bool, tuple[int, int, Family]] = {}
-    for family, pattern in _patterns():
+    for family, pattern in _family_patterns():
         last = None
         for match in pattern.finditer(text):
             last = match
@@ -79,10 +81,10 @@ def last_message(text: str) -> Message | None:
     if best is None:
         return None
     start, end, family = best
-    return family.take(Message(family.kind, _line(text, start, end)), text, start)
+    return family.take(Message(family.kind, _error_line(text, start, end)), text, start)
 
 
-def _line(text: str, start: int, end: int) -> str:
+def _error_line(text: str, start: int, end: int) -> str:
     """The line of an error; where a terminal has wrapped it, the lines that the pattern covers, as one."""
     first = text.rfind("\n", 0, start) + 1
     last = text.find("\n", end)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, stated
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.case import Case, Statement, finding_statements
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _STYLES = (
     (
@@ -22,7 +22,7 @@ _STYLES = (
 )
 
 
-def _answer(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     names = [entry.name for entry in case.survey.tensors]
     found = next(
         (
@@ -32,16 +32,16 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
-    yield from stated([*case.at_least("error"), *case.found("adapter-names")])
+    yield from finding_statements([*case.at_least("error"), *case.found("adapter-names")])
     if found is None:
         yield Statement(
             "No name of this file is that of an adapter of LoRA: another file was loaded, or it is a whole model."
         )
         return
     label, count = found
-    begins = list(dict.fromkeys(_beginning(name) for name in names))
+    begins = list(dict.fromkeys(_first_words(name) for name in names))
     yield Statement(
-        f"This file holds an adapter of LoRA in the names of {label} ({count:,} of {plural(len(names), 'tensor')})."
+        f"This file holds an adapter of LoRA in the names of {label} ({count:,} of {counted_noun(len(names), 'tensor')})."
         f" They begin with {and_more([show(begin, 60) for begin in begins], 4)}."
     )
     if "No adapter loaded" in message.text:
@@ -71,7 +71,7 @@ def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
     if layers:
         shown = and_more([show(layer, 120) for layer in layers], 4)
         yield Statement(
-            f"It changes {plural(len(layers), 'layer')}: {shown}. The base model has none of these names."
+            f"It changes {counted_noun(len(layers), 'layer')}: {shown}. The base model has none of these names."
         )
     for _, node in case.finds_value(("base_model_name_or_path",))[:1]:
         yield Statement(
@@ -101,7 +101,7 @@ def _value_head(message: Message, case: Case) -> Iterator[Statement]:
 _HEADS = re.compile(r"(?:^|\.)(?:v_head|value_head|reward_head)\.")
 
 
-def _beginning(name: str) -> str:
+def _first_words(name: str) -> str:
     """The first words of a name: kohya writes `lora_unet_` and `lora_te_`, others a module."""
     first = name.partition(".")[0]
     return "_".join(first.split("_")[:2]) if first.startswith(("lora_", "lycoris_")) else first
@@ -114,7 +114,7 @@ FAMILIES = (
             r"does not contain value ?head weights",
             r"Reward model is not correctly loaded",
         ),
-        stating(_value_head),
+        answer_from_statements(_value_head),
         needs_open=True,
     ),
     Family(
@@ -129,7 +129,7 @@ FAMILIES = (
             r"state_dict should be empty at this point but has",
             r"No adapter loaded\. Please load an adapter",
         ),
-        stating(_answer),
+        answer_from_statements(_answer_adapter),
         needs_open=True,
     ),
 )

@@ -10,7 +10,7 @@ from fractions import Fraction
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import plural, show
+from ckpt.model.text import counted_noun, show
 
 _TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
 _TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
@@ -108,8 +108,8 @@ _STAGES = ("layer1.", "layer2.", "layer3.", "layer4.")
 
 def compare_depths(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
     """Say that one of two models has more blocks in a list, where all keys that differ are of those blocks."""
-    here, there = _blocks(shapes), _blocks(message.missing)
-    left_over = _blocks(message.unexpected)
+    here, there = _block_numbers(shapes), _block_numbers(message.missing)
+    left_over = _block_numbers(message.unexpected)
     differing: dict[str, tuple[int, int]] = {}
     for place, numbers in there.items():
         held = here.get(place, set())
@@ -121,23 +121,23 @@ def compare_depths(message: Message, shapes: Mapping[str, Sequence[int]]) -> Ite
         if place not in there and numbers < held and numbers == set(range(min(numbers), max(held) + 1)):
             differing[place] = (max(held) + 1, min(numbers))
     names = [*message.missing, *message.unexpected]
-    if not differing or any(_place(name) not in differing for name in names):
+    if not differing or any(_block_list(name) not in differing for name in names):
         return
     blocks = sum(abs(one - other) for one, other in differing.values())
     if len(names) < _LEAST_PARTS * blocks:  # layers of a Sequential
         return
     counts = [
-        f"{plural(one, 'block')} in the checkpoint and {other:,} in the model at {show(place[:-1], 80)}"
+        f"{counted_noun(one, 'block')} in the checkpoint and {other:,} in the model at {show(place[:-1], 80)}"
         for place, (one, other) in list(differing.items())[:4]
     ]
-    what = _named(shapes, differing)
+    what = _resnet_names(shapes, differing)
     yield Statement(
         f"The depth differs: {', '.join(counts)}.{what} Build the model with the depth of the checkpoint: the blocks that the checkpoint"
         " lacks would stay untrained, and those that the model lacks would be lost."
     )
 
 
-def _blocks(names: Iterator[str] | Mapping[str, object] | Sequence[str]) -> dict[str, set[int]]:
+def _block_numbers(names: Iterator[str] | Mapping[str, object] | Sequence[str]) -> dict[str, set[int]]:
     """The numbers of the blocks in each list of blocks, by the outermost list that a name is in."""
     found: dict[str, set[int]] = {}
     for name in names:
@@ -147,14 +147,14 @@ def _blocks(names: Iterator[str] | Mapping[str, object] | Sequence[str]) -> dict
     return found
 
 
-def _place(name: str) -> str | None:
+def _block_list(name: str) -> str | None:
     block = _BLOCK.match(name)
     return None if block is None else block[1]
 
 
-def _named(shapes: Mapping[str, Sequence[int]], differing: Mapping[str, tuple[int, int]]) -> str:
+def _resnet_names(shapes: Mapping[str, Sequence[int]], differing: Mapping[str, tuple[int, int]]) -> str:
     """The names of two ResNets, where the numbers of their blocks tell them."""
-    blocks = _blocks(shapes)
+    blocks = _block_numbers(shapes)
     stages = [next((place for place in blocks if place.endswith(stage)), None) for stage in _STAGES]
     if None in stages:
         return ""
@@ -178,7 +178,7 @@ _DIFFUSION_INPUTS = {
 _PICTURES = {1: "grey", 3: "colour", 4: "colour and one more"}
 
 
-def inputs(rows: Sequence[Mismatch], shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
+def input_statements(rows: Sequence[Mismatch], shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
     """Name the first convolution where it takes another number of channels, and the input that each number looks like."""
     for row in [row for row in rows if _takes_others(row) and _is_first(row.name, shapes)][:1]:
         if len(rows) > _FEW_LAYERS:
@@ -242,18 +242,18 @@ _MOST_PARTS = 0.8
 
 def scaled_rows(rows: Sequence[Mismatch]) -> list[Mismatch]:
     """The tensors by which one model is wider than the other, where nearly all differ by the same factor."""
-    factors = Counter(_factor(row) for row in rows)
+    factors = Counter(_width_factor(row) for row in rows)
     factor, count = factors.most_common(1)[0] if factors else (None, 0)
     if factor is None or count < _LEAST_WIDE or count < _MOST_PARTS * len(rows):
         return []
-    wide = [row for row in rows if _factor(row) == factor]
+    wide = [row for row in rows if _width_factor(row) == factor]
     # Along one dimension alone, the file may be of one rank.
-    return wide if any(len(_pairs(row)) > 1 for row in wide) else []
+    return wide if any(len(_differing_sizes(row)) > 1 for row in wide) else []
 
 
-def sizes(wide: Sequence[Mismatch]) -> Statement:
+def width_statement(wide: Sequence[Mismatch]) -> Statement:
     """The sentence on a model that is wider than the other."""
-    here, there = min(pair for row in wide for pair in _pairs(row))
+    here, there = min(pair for row in wide for pair in _differing_sizes(row))
     likely = ""
     transformers = [row for row in wide if _VIT.search(row.name)]
     if transformers:
@@ -269,14 +269,14 @@ def sizes(wide: Sequence[Mismatch]) -> Statement:
     )
 
 
-def _pairs(row: Mismatch) -> list[tuple[int, int]]:
+def _differing_sizes(row: Mismatch) -> list[tuple[int, int]]:
     """The sizes that differ, of the checkpoint and of the model."""
     return [(one, two) for one, two in zip(row.checkpoint, row.model, strict=False) if one != two]
 
 
-def _factor(row: Mismatch) -> Fraction | None:
+def _width_factor(row: Mismatch) -> Fraction | None:
     """The factor by which a model is wider in all dimensions that differ, or None where there is none."""
-    pairs = _pairs(row)
+    pairs = _differing_sizes(row)
     if len(row.checkpoint) != len(row.model) or not pairs or not all(one and two for one, two in pairs):
         return None
     factors = {Fraction(two, one) for one, two in pairs}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt.evidence.loading import literal
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import Case, Statement, shared_beginning
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _NOTHING_LOADED_TEXT = (
     r"cannot be loaded, please check the key names"
@@ -30,7 +30,7 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
     if not beginning:
         shown = and_more([show(name, 80) for name in names[:3]], 3)
         yield Statement(
-            f"The program has no layer of the names and shapes of this file. Its {plural(len(names), 'name')}{place} share no beginning: {shown} and so"
+            f"The program has no layer of the names and shapes of this file. Its {counted_noun(len(names), 'name')}{place} share no beginning: {shown} and so"
             " on. It is of another architecture, or in the names of another library."
         )
     else:
@@ -45,7 +45,7 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
             way = case.plan(("rename", *rule))
         if way.command is not None:
             yield Statement("The same weights without it:", (), way.command)
-    yield live(case.survey, "Or let ckpt find the names, and say what it could not place:")
+    yield load_into_statement(case.survey, "Or let ckpt find the names, and say what it could not place:")
 
 
 def whole_beginnings(here: Sequence[str], missing: Sequence[str]) -> list[str]:
@@ -72,7 +72,7 @@ def each_beginning(
         text += f" {show(averaged[0], 60)} has the running averages (EMA), which programs use for inference."
     others = [name for name in here if not name.startswith(tuple(beginnings))]
     if others:
-        text += f" The model has no place for {plural(len(others), 'other key')}: {and_more([show(name, 80) for name in others], 4)}."
+        text += f" The model has no place for {counted_noun(len(others), 'other key')}: {and_more([show(name, 80) for name in others], 4)}."
     yield Statement(text)
     load = case.survey.load.expression
     for begin in [*averaged, *(begin for begin in beginnings if begin not in averaged)][:4]:
@@ -86,10 +86,10 @@ _OF_AVERAGES = re.compile(r"(?:^|[._])(?:ema|avg|average|averaged|shadow)(?:$|[.
 def taken_part(load: str, beginning: str) -> str:
     """The line that loads the tensors below a beginning of names, without it."""
     return (
-        f"state = {load}; model.load_state_dict({{name.removeprefix({literal(beginning)}): value for name, value in state.items()"
-        f" if name.startswith({literal(beginning)})}})"
+        f"state = {load}; model.load_state_dict({{name.removeprefix({string_literal(beginning)}): value for name, value in state.items()"
+        f" if name.startswith({string_literal(beginning)})}})"
     )
 
 
-def live(survey: Survey, text: str) -> Statement:
-    return Statement(text, (), f"import ckpt; ckpt.open({literal(survey.path)}).load_into(model)")
+def load_into_statement(survey: Survey, text: str) -> Statement:
+    return Statement(text, (), f"import ckpt; ckpt.open({string_literal(survey.path)}).load_into(model)")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from ckpt.evidence.loading import literal
+from ckpt.evidence.loading import string_literal
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import show
-from ckpt.tree.find import children
+from ckpt.tree.find import children_of
 
 BASES = {
     "transformer": ("bloom", "gpt2", "gptj", "gpt_neo", "codegen", "falcon", "xglm", "mpt"),
@@ -54,13 +54,13 @@ def of_another_class(message: Message, case: Case) -> Statement | None:
 
     The weights of one architecture would load under the names of another, and compute something else.
     """
-    config = dict(children(dict(children(case.survey.checkpoint.root)).get("config")))
+    config = dict(children_of(dict(children_of(case.survey.checkpoint.root)).get("config")))
     said = config.get("model_type")
     own = said if isinstance(said, str) else None
     most = 2 * len(message.missing) >= len(case.survey.tensors)
     if message.types and most and own in (None, message.types[0]):
         return another_class(*message.types, case, message)
-    prefix = _prefix(message)
+    prefix = _named_architecture(message)
     known = {kind for kinds in BASES.values() for kind in kinds}
     if own is None or prefix is None or own not in known or own in BASES[prefix]:
         return None
@@ -79,11 +79,11 @@ def another_class(
         return Statement(f"{text} Use the class that config.json names.")
     line = case.survey.load.model
     if message.task is not None:
-        line = f"transformers.AutoModel{message.task}.from_pretrained({literal(case.survey.path)})"
+        line = f"transformers.AutoModel{message.task}.from_pretrained({string_literal(case.survey.path)})"
     return Statement(f"{text} Use the class that config.json names:", (), line)
 
 
-def _prefix(message: Message) -> str | None:
+def _named_architecture(message: Message) -> str | None:
     """The architecture that most names of the model begin with, or None where they tell none."""
     names = (*message.missing, *(row.name for row in message.mismatched))
     roots = Counter(name.partition(".")[0] for name in names)

@@ -5,17 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Answer, Case, Statement, keys_text, loads, looked_at, root_keys, stated
+from ckpt.ext.explain.case import (
+    Answer,
+    Case,
+    Statement,
+    finding_statements,
+    keys_text,
+    load_statements,
+    looked_at,
+    root_keys,
+)
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.keys import SCALE, built_by_quantizers
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.ext.explain.origins import be, first_words, name_origin
+from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
 from ckpt.model.nodes import Node, Opaque, tensor_of
-from ckpt.model.text import and_more, plural, show
-from ckpt.tree.find import REGISTERED, children
+from ckpt.model.text import and_more, counted_noun, show
+from ckpt.tree.find import REGISTERED, children_of
 from ckpt.tree.view import attributes, look
 
 _ATTRIBUTE = re.compile(r"'([\w.]{1,200})' object has no attribute '(\w{1,200})'")
@@ -41,7 +50,7 @@ _OF_MODULES = (
 _FORWARD = re.compile(r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable")
 
 
-def _attribute(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
     """Answer an object that lacks an attribute: a dict in the place of a model, or a module that an older version pickled."""
     found = _ATTRIBUTE.search(message.text)
     if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
@@ -49,7 +58,7 @@ def _attribute(message: Message, case: Case) -> Iterator[Statement]:
         return
     if case.has_module:
         yield Statement("This file holds a whole pickled module. Is it the file that was loaded?")
-        yield from loads(case)
+        yield from load_statements(case)
         return
     models = case.survey.candidates
     path = models[0].name if models else ""
@@ -59,15 +68,15 @@ def _attribute(message: Message, case: Case) -> Iterator[Statement]:
             f"This file is a training checkpoint, a dict of {keys_text(case)}{where}. It holds no module."
         )
     else:
-        count = plural(len(case.survey.tensors), "tensor")
+        count = counted_noun(len(case.survey.tensors), "tensor")
         yield Statement(f"This file is a state dict of {count}: the weights by their names, and no module.")
-    yield from _build(case)
+    yield from _build_statements(case)
 
 
-def _build(case: Case) -> Iterator[Statement]:
+def _build_statements(case: Case) -> Iterator[Statement]:
     load = case.survey.load
     if load.expression is None:
-        yield from loads(case)
+        yield from load_statements(case)
         return
     yield Statement(
         "Build the model with the code that trained it, and load the weights into it:",
@@ -78,7 +87,7 @@ def _build(case: Case) -> Iterator[Statement]:
 
 def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
     """Answer a module that lacks an attribute, which its class got after the file was saved."""
-    objects = list(_objects(case, cls))
+    objects = list(_objects_of_class(case, cls))
     if not objects:
         return
     lacking = [name for name, node in objects if attribute not in attributes(node)]
@@ -100,7 +109,7 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
         )
 
 
-def _objects(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
+def _objects_of_class(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
     """The objects of a class in the pickle, with their places."""
     seen: set[int] = set()
     left: list[tuple[str, Node]] = [("", case.survey.checkpoint.root)]
@@ -111,13 +120,13 @@ def _objects(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
         seen.add(id(node))
         if isinstance(node, Opaque) and look(node).type.rpartition(".")[2] == cls:
             yield name, node
-        for key, child in children(node):
+        for key, child in children_of(node):
             if not isinstance(child, (str, int, float, bool, type(None))):
                 is_table = str(key) in REGISTERED
                 left.append((name if is_table else f"{name}.{key}" if name else str(key), child))
 
 
-def _key(message: Message, case: Case) -> Answer:
+def _answer_key(message: Message, case: Case) -> Answer:
     """Answer a key that the checkpoint does not have, or that its optimizer does not."""
     if "initial_lr" in message.text and "is not specified" in message.text:
         rows = list(_first_rates(case))
@@ -182,7 +191,7 @@ def _first_rates(case: Case) -> Iterator[Statement]:
     """Answer a scheduler that goes on, and finds no first learning rate in the groups of its optimizer."""
     for section in case.optimizers:
         label = show(section.name, 80) or "The optimizer"
-        if "initial_lr" in _fields(section):
+        if "initial_lr" in _optimizer_fields(section):
             yield Statement(
                 f"{label} has initial_lr: load its state before the scheduler is built, for last_epoch of a scheduler asks for it."
             )
@@ -215,7 +224,7 @@ _SCHEDULERS = {
 """Keys of the states of schedulers -> their classes; the first that is there decides."""
 
 
-def _schedulers(name: str, case: Case) -> Iterator[Statement]:
+def _scheduler_statements(name: str, case: Case) -> Iterator[Statement]:
     """Say of which class a scheduler of the file is, where another one asks for its keys."""
     for place, keys in _states_of_schedulers(case):
         kind = next((key for key in _SCHEDULERS if key in keys), None)
@@ -248,12 +257,12 @@ def _states_of_schedulers(case: Case) -> Iterator[tuple[str, set[str]]]:
 def _of_root(name: str, case: Case) -> Iterator[Statement]:
     keys = root_keys(case)
     shown = show(name, 80)
-    yield from stated(case.found("adapter-names"))
+    yield from finding_statements(case.found("adapter-names"))
     if case.survey.checkpoint.layout == _SPEECHBRAIN:
         yield from _of_recoverables(name, case)
         return
     if name in _ASKED:
-        rows = list(_schedulers(name, case))
+        rows = list(_scheduler_statements(name, case))
         if rows:
             yield from rows
             return
@@ -267,7 +276,7 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"{shown} is a file of its own in this folder, {show(files[name], 80)}, and no key of another one: the program read one file of the folder as if it had all in it."
         )
-        yield from loads(case, "The weights load so:")
+        yield from load_statements(case, "The weights load so:")
         return
     equal = list(_of_equal_tensor(name, case))
     if equal:
@@ -277,12 +286,12 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"This file has the key {shown} at its root: another file, or another part of it, was asked."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     averaged = _not_averaged(name, case)
     if averaged is not None:
         yield averaged
-        yield from loads(case)
+        yield from load_statements(case)
         return
     places = [row.name for row in case.survey.checkpoint.containers if row.path and str(row.path[-1]) == name]
     tensors = [
@@ -313,18 +322,18 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
             " optimizer below it), and no optimizer of torch takes it: resume in DeepSpeed with as many ranks, or begin the optimizer anew"
             " from the weights."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     scaled = case.found("scaled") if SCALE.search(name.rpartition(".")[2]) else []
     if scaled:
-        yield from stated(scaled)
+        yield from finding_statements(scaled)
         yield built_by_quantizers(case)
         return
     if not places:
         yield from _of_another_program(name, case)
     if _NAME_OF_A_TENSOR.search(name):
         yield from _name_of_a_tensor(name, case)
-        yield from loads(case)
+        yield from load_statements(case)
         return
     kinds = {section.kind for section in case.survey.sections}
     if case.is_folder and files and not places:
@@ -365,7 +374,7 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
         )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 _SPEECHBRAIN = "SpeechBrain checkpoint"
@@ -381,7 +390,7 @@ def _of_recoverables(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"{shown} is in this folder ({show(files[name], 80)}): the folder of the message is another one."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     yield Statement(
         f"{shown} is not among the objects of this folder, which are {and_more([show(key, 60) for key in files], 8)}, in a file each: the run that saved"
@@ -391,7 +400,7 @@ def _of_recoverables(name: str, case: Case) -> Iterator[Statement]:
         f"To use the model alone, build the program without {shown} among its recoverables, or give the Checkpointer allow_partial_load=True."
         + (" A training that goes on begins its optimizer anew." if _OPTIMIZER_WORD.search(name) else "")
     )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 _WANTED = {
@@ -419,7 +428,7 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
     if wanted is not None and wanted != origin:
         text = f"{show(name, 80)} is a key of {wanted}, and this file has none of this name."
     if origin is not None:
-        text += f" {be(origin)} {origin}"
+        text += f" {origin_opening(origin)} {origin}"
         text += "." if wanted is None else ", which the program does not take as it is."
     if wanted is not None or origin is not None:
         yield Statement(text)
@@ -437,7 +446,7 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
             else ""
         )
         yield Statement(
-            f"Its {plural(len(keys), 'blob')} are of a backbone{last}, and none is of a detector: take the file of a trained"
+            f"Its {counted_noun(len(keys), 'blob')} are of a backbone{last}, and none is of a detector: take the file of a trained"
             " detector, or give this one as the weights that a training begins with."
         )
 
@@ -467,7 +476,7 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
                 taken_part(load, f"{first}."),
             )
         else:
-            yield from loads(case)
+            yield from load_statements(case)
         return
 
 
@@ -505,7 +514,7 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
     asked = name.replace(".", "_")
     alike = [entry.name for entry in case.survey.tensors if asked in entry.name.replace(".", "_")]
     if alike:
-        count = f"{plural(len(alike), 'tensor')} of this file {'has' if len(alike) == 1 else 'have'}"
+        count = f"{counted_noun(len(alike), 'tensor')} of this file {'has' if len(alike) == 1 else 'have'}"
         yield Statement(
             f"{count} {show(name, 120)} in the name, with dots or underscores between its parts: {and_more([show(row, 120) for row in alike], 4)}."
             " The program asks for it by a part of the name, so it does not know these names as they are."
@@ -572,7 +581,7 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f"This file holds dicts, which have keys and no attributes: {show(name, 80)} is one of them, at {show(path, 120)}. Ask for it as"
         f" {literal_key(name)}, or build the module and load its weights into it."
     )
-    yield from loads(case, "The file loads so:")
+    yield from load_statements(case, "The file loads so:")
 
 
 def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
@@ -597,10 +606,10 @@ def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
     )
     if "args" in empty and "fairseq" in origin:
         yield Statement(
-            f"{be(origin)} {origin}. Newer versions of fairseq write their settings under cfg and leave args None, and an older one reads args alone: install the version"
+            f"{origin_opening(origin)} {origin}. Newer versions of fairseq write their settings under cfg and leave args None, and an older one reads args alone: install the version"
             " that wrote it or a newer one, or build the model yourself and load the weights alone."
         )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 def literal_key(name: str) -> str:
@@ -611,7 +620,7 @@ def literal_key(name: str) -> str:
 def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
     """Say what the optimizer of the file is, where another one asks for its keys."""
     for section in case.optimizers:
-        held = optimizer(section)
+        held = optimizer_facts(section)
         label = show(section.name, 80) or "The optimizer"
         if held is None:
             continue
@@ -622,7 +631,7 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
             if held.with_state
             else " has no state"
         )
-        fields = _fields(section)
+        fields = _optimizer_fields(section)
         if name in fields:
             yield Statement(f"{label}{family}, and has {show(name, 60)}: another file was loaded.")
             continue
@@ -632,13 +641,13 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
         )
 
 
-def _fields(section: Section) -> set[str]:
+def _optimizer_fields(section: Section) -> set[str]:
     """The keys of the first group and of the first states of an optimizer."""
-    parts = dict(children(section.node))
+    parts = dict(children_of(section.node))
     fields: set[str] = set()
     for part in ("param_groups", "state"):
-        for _, child in children(parts.get(part))[:2]:
-            fields.update(str(key) for key, _ in children(child))
+        for _, child in children_of(parts.get(part))[:2]:
+            fields.update(str(key) for key, _ in children_of(child))
     return fields - {"params"}
 
 
@@ -652,7 +661,7 @@ def _no_states(case: Case) -> Iterator[Statement]:
     """Answer a program that finds no state of an optimizer."""
     yield from _where_optimizers_are(case)
     yield Statement(f"The keys of this file are {keys_text(case)}.")
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 def _no_optimizer(case: Case) -> Iterator[Statement]:
@@ -666,7 +675,7 @@ def _no_optimizer(case: Case) -> Iterator[Statement]:
             else "This file holds weights alone, and no optimizer."
         )
         yield Statement("A run cannot be resumed from it, but its weights load.")
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 _MANY = 16
@@ -679,16 +688,16 @@ def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
             "load_state_dict got None: the program had read no file. Its own reader gives None where the file is refused or not there, and"
             " says why above this error. This file is there."
         )
-        yield from case.damage or stated(case.at_least("warning"))
-        yield from loads(case)
+        yield from case.damage or finding_statements(case.at_least("warning"))
+        yield from load_statements(case)
         return
     if not case.has_module and not root_keys(case):
         yield Statement("This file holds weights by their names, which is a dict: another file was loaded.")
-        yield from loads(case)
+        yield from load_statements(case)
         return
     if not case.has_module:
         yield Statement(f"This file holds a dict of {keys_text(case)}: another file was loaded.")
-        yield from loads(case)
+        yield from load_statements(case)
         return
     yield Statement(
         "This file holds a whole pickled module, and load_state_dict takes a state dict: pass module.state_dict()."
@@ -698,7 +707,7 @@ def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement("Or take the weights out of it, without its class:", (), way.command)
 
 
-def _arguments(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_arguments(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a class that Lightning could not build, for the checkpoint lacks its arguments."""
     values = [
         value
@@ -714,12 +723,12 @@ def _arguments(message: Message, case: Case) -> Iterator[Statement]:
         return
     names = list(dict.fromkeys(str(value.path[1]) for value in values if len(value.path) > 1))
     yield Statement(
-        f"The file records {plural(len(names), 'argument')} under hyper_parameters: {and_more([show(name, 60) for name in names], 12)}."
+        f"The file records {counted_noun(len(names), 'argument')} under hyper_parameters: {and_more([show(name, 60) for name in names], 12)}."
         " Pass the others by name: load_from_checkpoint(path, name=value)."
     )
 
 
-def _finished(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
     """Answer ultralytics, which finds nothing to resume, or no settings to resume with."""
     epochs = [node for name, node in case.finds_value(("epoch",)) if name == "epoch"]
     planned = [node for name, node in case.finds_value(("epochs",)) if name == "train_args.epochs"]
@@ -744,7 +753,7 @@ def _finished(message: Message, case: Case) -> Iterator[Statement]:
             f"This file has train_args, and epoch is {epochs[0]}: it is not what lacks. ultralytics found no file at the path, or could not load"
             " it, and says so with the same words. The line that loads it shows the cause:"
         )
-        yield from loads(case)
+        yield from load_statements(case)
     elif epochs:
         of = f" of {planned[0]}" if planned else ""
         held = "an" if case.optimizers else "no"
@@ -762,7 +771,7 @@ FAMILIES = (
             r"'epochs=-?\d{1,9}' is an invalid value",
             r"Resume checkpoint not found\. Please pass a valid checkpoint to resume from",
         ),
-        stating(_finished),
+        answer_from_statements(_answer_finished_run),
         needs_open=True,
     ),
     Family(
@@ -773,14 +782,14 @@ FAMILIES = (
             + r")'",
             _FORWARD.pattern,
         ),
-        stating(_attribute),
+        answer_from_statements(_answer_attribute),
     ),
     Family(
         "older-module",
         (
             r"'(?!NoneType|Namespace|Tensor|DataFrame|Series|Response|Dataset)[A-Z]\w{1,100}' object has no attribute '\w{1,200}'",
         ),
-        stating(_attribute),
+        answer_from_statements(_answer_attribute),
         is_weak=True,
     ),
     Family(
@@ -826,17 +835,17 @@ FAMILIES = (
             _NO_STATES_TEXT,
             r"Trying to restore (?:optimizer|learning rate scheduler) state but checkpoint contains only the model",
         ),
-        _key,
+        _answer_key,
     ),
     Family(
         "not-a-state-dict",
         (r"Expected state_dict to be dict-like, got",),
-        stating(_dict_like),
+        answer_from_statements(_dict_like),
     ),
     Family(
         "arguments",
         (r"__init__\(\) missing \d{1,3} required (?:positional|keyword-only) arguments?:",),
-        stating(_arguments),
+        answer_from_statements(_answer_arguments),
         is_weak=True,
     ),
 )

@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, loads, offered, stated, without_values
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    finding_statements,
+    load_statements,
+    without_values,
+)
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import plural, show, size_text
+from ckpt.model.text import counted_noun, show, size_text
 
 _DEVICE = re.compile(r"(?:on (?:a )?(CUDA|\w{2,12}) device(?: (\d{1,4}))?|tagged with ([\w:]{1,40}))")
 _STEP = re.compile(
@@ -31,7 +38,7 @@ def _take_device(message: Message, text: str, start: int) -> Message:
     return message._replace(device=device[3] or f"{device[1].lower()}{number}")
 
 
-def _device(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
     survey = case.survey
     devices: dict[str, list[int]] = {}
     for storage in survey.checkpoint.storages:
@@ -46,7 +53,7 @@ def _device(message: Message, case: Case) -> Iterator[Statement]:
         return
     for tag, (count, nbytes) in others.items():
         yield Statement(
-            f"{plural(count, 'storage')} with {size_text(nbytes)} {'is' if count == 1 else 'are'} saved on {show(tag, 40)}."
+            f"{counted_noun(count, 'storage')} with {size_text(nbytes)} {'is' if count == 1 else 'are'} saved on {show(tag, 40)}."
         )
     if message.kind == "memory":
         yield Statement(
@@ -57,9 +64,9 @@ def _device(message: Message, case: Case) -> Iterator[Statement]:
         )
     if message.device is not None and ":" in message.device and message.device not in others:
         yield Statement(f"None is saved on {show(message.device, 40)}, which the message names.")
-    yield from offered("A file without devices loads on any machine:", case.plan(("rehome",)))
+    yield from command_statements("A file without devices loads on any machine:", case.plan(("rehome",)))
     if survey.checkpoint.weights_only:
-        yield from offered(
+        yield from command_statements(
             "weights_only=True, the default since torch 2.6, refuses that one too. A plain one it takes:",
             case.plan(("convert", "--plain", "--to", "cpu")),
         )
@@ -80,7 +87,7 @@ def _take_replicas(message: Message, text: str, start: int) -> Message:
     return message._replace(names=(_OPTIMIZER,)) if _STEP.search(near) else message
 
 
-def _replicas(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
     """Say what of the file can be on another device: constants in code, modules in lists, the state of an optimizer."""
     devices = case.survey.checkpoint.code_devices
     if devices:
@@ -97,7 +104,7 @@ def _replicas(message: Message, case: Case) -> Iterator[Statement]:
             "The step of an optimizer stopped, so its state is on another device than the parameters. Move the model"
             " to its device first, build the optimizer from it, and then load the state: load_state_dict moves it."
         )
-    yield from stated(case.found("list-modules"))
+    yield from finding_statements(case.found("list-modules"))
     if case.found("list-modules") or case.survey.checkpoint.traits.names_are_code:
         return
     known = (
@@ -113,7 +120,7 @@ def is_replicated(message: Message) -> bool:
     return len(set(re.findall(r"cuda:\d+", message.text))) > 1 or "does not equal" in message.text
 
 
-def _meta(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_meta(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a copy from the device meta, where tensors have no values: the file has some there, or the model has."""
     del message
     if case.valueless:
@@ -147,8 +154,8 @@ def _device_name(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"The message is about the name of a device, and no file is its cause. A device is cpu, cuda, or cuda:1 with a number.{meant}"
     )
-    yield from stated(case.found("cuda"))
-    yield from loads(case)
+    yield from finding_statements(case.found("cuda"))
+    yield from load_statements(case)
 
 
 FAMILIES = (
@@ -160,14 +167,14 @@ FAMILIES = (
             r"Could not run 'aten::empty(?:_strided|\.memory_format)?' with arguments from the '(?:CUDA|HIP|MPS|XPU)' backend",
             r"don't know how to restore data location of ",
         ),
-        stating(_device),
+        answer_from_statements(_answer_device),
         _take_device,
         needs_open=True,
     ),
     Family(
         "memory",
         (r"(?:CUDA|HIP|MPS backend) out of memory|OutOfMemoryError",),
-        stating(_device),
+        answer_from_statements(_answer_device),
         _take_memory,
         needs_open=True,
     ),
@@ -180,15 +187,20 @@ FAMILIES = (
             r"module must have its parameters and buffers on device",
             r"but found at least two devices",
         ),
-        stating(_replicas),
+        answer_from_statements(_answer_replicas),
         _take_replicas,
         needs_open=True,
     ),
     Family(
         "device-name",
         (r"Invalid device string: ", r"device type at start of device string: "),
-        stating(_device_name),
+        answer_from_statements(_device_name),
         needs_open=True,
     ),
-    Family("meta", (r"Cannot copy out of meta tensor; no data",), stating(_meta), needs_open=True),
+    Family(
+        "meta",
+        (r"Cannot copy out of meta tensor; no data",),
+        answer_from_statements(_answer_meta),
+        needs_open=True,
+    ),
 )

@@ -7,12 +7,21 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ckpt.evidence.wrappers import WRAPPERS
-from ckpt.ext.explain.case import Answer, Case, Shapes, Statement, are, loads, looked_at, stated
+from ckpt.ext.explain.case import (
+    Answer,
+    Case,
+    Shapes,
+    Statement,
+    be_verb,
+    finding_statements,
+    load_statements,
+    looked_at,
+)
 from ckpt.ext.explain.families.recorded import settings_of
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.lists import keys_of
 from ckpt.ext.explain.message import MOST_NAMES, Message
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _KEY = re.compile(r"Missing key in checkpoint state_dict: (?!\{)([^\n]{1,4000})")
 """A key that is missing. A brace begins the f-string of torch, in the source that a traceback shows."""
@@ -25,13 +34,13 @@ _OF_RANK = re.compile(r"rank[_.]?\d|dp_\d|loader")
 _OLD_SHARDS = re.compile(r"(.*\D)(\d+)_(\d+)$")
 
 
-def _take(message: Message, text: str, start: int) -> Message:
+def _take_keys(message: Message, text: str, start: int) -> Message:
     del start
     names = dict.fromkeys(row[1].strip().rstrip(".'\"") for row in _KEY.finditer(text))
     return message._replace(names=tuple(names)[:MOST_NAMES], mismatched=keys_of(text).mismatched)
 
 
-def _answer(message: Message, case: Case) -> Answer:
+def _answer_keys(message: Message, case: Case) -> Answer:
     path = case.survey.path
     entries = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
     values = {value.name for value in case.survey.checkpoint.values}
@@ -42,13 +51,18 @@ def _answer(message: Message, case: Case) -> Answer:
             " load a part."
         )
         settings = list(settings_of(message.mismatched, case))
-        rows = [*stated(case.at_least("error")), *_flat(message), Statement(text), *settings]
+        rows = [
+            *finding_statements(case.at_least("error")),
+            *_flat_statements(message),
+            Statement(text),
+            *settings,
+        ]
         return Answer(path, tuple(rows), shapes=shapes)
-    rows = list(_keys(message, case, [*entries, *values]))
+    rows = list(_key_statements(message, case, [*entries, *values]))
     return Answer(path, tuple(rows)) if rows else looked_at(case)
 
 
-def _flat(message: Message) -> Iterator[Statement]:
+def _flat_statements(message: Message) -> Iterator[Statement]:
     """Name the parameters that FSDP 1 hands over flat: in one dimension, of one rank."""
     flat = [
         row
@@ -66,21 +80,21 @@ def _flat(message: Message) -> Iterator[Statement]:
         )
 
 
-def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statement]:
+def _key_statements(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statement]:
     known = set(names)
     for name in list(known):
         known.update(name[: match.start()] for match in re.finditer(r"\.", name))
     here = [name for name in message.names if name in known]
     lost = [name for name in message.names if name not in known]
     if here:
-        yield Statement(f"{plural(len(here), 'key')} {are(here)} in this checkpoint.", tuple(here))
-    wrapped = _wrapped(lost, names)
+        yield Statement(f"{counted_noun(len(here), 'key')} {be_verb(here)} in this checkpoint.", tuple(here))
+    wrapped = _wrapped_keys(lost, names)
     if wrapped:
         yield from _under_wrappers(wrapped, case)
         lost = [name for name in lost if name not in wrapped]
     if not lost:
         return
-    yield Statement(f"{plural(len(lost), 'key')} {are(lost)} not in this checkpoint.", tuple(lost))
+    yield Statement(f"{counted_noun(len(lost), 'key')} {be_verb(lost)} not in this checkpoint.", tuple(lost))
     shapes = {_NUMBERED.sub("#", name) for name in names}
     options = [name for name in lost if _OF_GROUP.search(name)]
     extra = [name for name in lost if _EXTRA in name]
@@ -95,29 +109,29 @@ def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statem
     special = {*options, *ranked}
     stateless = [name for name in lost if name not in special and _STATE.search(name)]
     if options:
-        yield from _options(options, names)
+        yield from _option_statements(options, names)
     if extra:
-        yield from _extras(extra, names)
+        yield from _extra_state_statements(extra, names)
     if ranked and not stateless:
-        yield _ranked(ranked[0], names)
+        yield _ranked_statement(ranked[0], names)
     special.update(extra, stateless)
     others = [name for name in lost if name not in special]
-    elsewhere = _elsewhere(others, names)
+    elsewhere = _differently_prefixed(others, names)
     for name, other in list(elsewhere.items())[:4]:
         yield Statement(f"It has {show(other, 120)} in place of {show(name, 120)}.")
     if stateless:
-        yield from _stateless(stateless, names, case)
+        yield from _stateless_statements(stateless, names, case)
     elif not elsewhere:
         yield from _in_part([*ranked, *others], names, case)
 
 
-def _wrapped(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+def _wrapped_keys(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """The keys that are there with or without the attributes of wrappers, each with its name in the checkpoint."""
-    plain = {_unwrapped(name): name for name in names}
-    return {name: plain[_unwrapped(name)] for name in lost if _unwrapped(name) in plain}
+    plain = {_strip_wrappers(name): name for name in names}
+    return {name: plain[_strip_wrappers(name)] for name in lost if _strip_wrappers(name) in plain}
 
 
-def _unwrapped(name: str) -> str:
+def _strip_wrappers(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
@@ -127,7 +141,7 @@ def _under_wrappers(wrapped: dict[str, str], case: Case) -> Iterator[Statement]:
         found = [other for name, other in wrapped.items() if (len(other) > len(name)) is has_more]
         if not found:
             continue
-        text = f"{plural(len(found), 'key')} {are(found)} in this checkpoint {side} the attribute of a wrapper: {and_more([show(other, 120) for other in found], 3)}."
+        text = f"{counted_noun(len(found), 'key')} {be_verb(found)} in this checkpoint {side} the attribute of a wrapper: {and_more([show(other, 120) for other in found], 3)}."
         if has_more:
             section = case.survey.candidates[0].name if case.survey.candidates else ""
             yield Statement(text, (), case.plan(("stripped", section)).command)
@@ -158,27 +172,27 @@ def _in_part(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[
     )
 
 
-def _stateless(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
+def _stateless_statements(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
     """Name the parameters without state: by other keys, without a gradient, or of another model."""
     held = [name for name in names if not _STATE.search(name)]
-    ends = {end for name in held for end in _ends(name)}
-    states = _states(names)
+    ends = {end for name in held for end in _name_endings(name)}
+    states = _keys_by_optimizer(names)
     for name in lost:
-        keys = states.get(_optimizer(name), set())
-        if keys and _is_by_name(_parameter(name), ends) and any(key.isdigit() for key in keys):
+        keys = states.get(_optimizer_path(name), set())
+        if keys and _is_by_name(_parameter_name(name), ends) and any(key.isdigit() for key in keys):
             yield from _by_numbers(name, names, case)
             return
-        if keys and _parameter(name).isdigit() and not any(key.isdigit() for key in keys):
+        if keys and _parameter_name(name).isdigit() and not any(key.isdigit() for key in keys):
             yield _by_names(name, names)
             return
-    here = [name for name in lost if _optimizer(name) in states]
-    known = [name for name in here if _parameter(name) in ends]
-    other = [name for name in here if _parameter(name) not in ends]
+    here = [name for name in lost if _optimizer_path(name) in states]
+    known = [name for name in here if _parameter_name(name) in ends]
+    other = [name for name in here if _parameter_name(name) not in ends]
     if known:
         yield Statement(
             "The optimizer saved no state for these parameters: they never had a gradient.", tuple(known)
         )
-        yield from stated(case.found("resume-stops"))
+        yield from finding_statements(case.found("resume-stops"))
     if other and held:
         yield Statement(
             "The checkpoint has no parameters of these names either: it is of another model.", tuple(other)
@@ -194,7 +208,7 @@ def _stateless(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterato
 
 def _by_numbers(lost: str, names: Sequence[str], case: Case) -> Iterator[Statement]:
     """Say that the state has numbers where the load asks for names, and print the command that gives it names."""
-    example = _example(lost, names)
+    example = _example_state(lost, names)
     yield Statement(
         f"The optimizer's state is here by the numbers of the parameters ({show(example, 120)}), as optimizer.state_dict() gives it. The load"
         " asks for names, as get_optimizer_state_dict gives them. Hand dcp.load what optimizer.state_dict() gives, and its result to"
@@ -210,26 +224,28 @@ def _by_numbers(lost: str, names: Sequence[str], case: Case) -> Iterator[Stateme
 def _by_names(lost: str, names: Sequence[str]) -> Statement:
     """Say that the state has names where the load asks for numbers."""
     return Statement(
-        f"The optimizer's state is here by the names of the parameters ({show(_example(lost, names), 120)}), as get_optimizer_state_dict gives"
+        f"The optimizer's state is here by the names of the parameters ({show(_example_state(lost, names), 120)}), as get_optimizer_state_dict gives"
         " it. The load asks for numbers, as optimizer.state_dict() gives them. Hand dcp.load what"
         " get_optimizer_state_dict(model, optimizer) of torch.distributed.checkpoint.state_dict gives, and its result to"
         " set_optimizer_state_dict(model, optimizer, state)."
     )
 
 
-def _example(lost: str, names: Sequence[str]) -> str:
+def _example_state(lost: str, names: Sequence[str]) -> str:
     """A state of the same optimizer, with the same last word where there is one."""
-    states = [name for name in names if _STATE.search(name) and _optimizer(name) == _optimizer(lost)]
+    states = [
+        name for name in names if _STATE.search(name) and _optimizer_path(name) == _optimizer_path(lost)
+    ]
     word = lost.rpartition(".")[2]
     return next((name for name in states if name.endswith(f".{word}")), states[0])
 
 
-def _states(names: Sequence[str]) -> dict[str, set[str]]:
+def _keys_by_optimizer(names: Sequence[str]) -> dict[str, set[str]]:
     """The places of optimizers -> the keys of the parameters that have a state there."""
     found: dict[str, set[str]] = {}
     for name in names:
-        if _STATE.search(name) and _parameter(name):
-            found.setdefault(_optimizer(name), set()).add(_parameter(name))
+        if _STATE.search(name) and _parameter_name(name):
+            found.setdefault(_optimizer_path(name), set()).add(_parameter_name(name))
     return found
 
 
@@ -238,26 +254,26 @@ def _is_by_name(key: str, ends: set[str]) -> bool:
     return not key.partition(".")[0].isdigit() or key in ends
 
 
-def _optimizer(name: str) -> str:
+def _optimizer_path(name: str) -> str:
     """The place of the optimizer of a state: `app.optim.state.fc.weight.step` is of `app.optim`."""
     found = _STATE.search(name)
     return "" if found is None else name[: found.start()]
 
 
-def _parameter(name: str) -> str:
+def _parameter_name(name: str) -> str:
     """The parameter of an entry of a state: `optim.state.fc.weight.exp_avg` is of `fc.weight`."""
     found = _STATE.search(name)
     return "" if found is None else name[found.end() :].rpartition(".")[0]
 
 
-def _ends(name: str) -> Iterator[str]:
+def _name_endings(name: str) -> Iterator[str]:
     """A name, and what is left of it behind each dot."""
     while name:
         yield name
         name = name.partition(".")[2]
 
 
-def _options(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+def _option_statements(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
     """Options of a group of parameters that the torch that saved did not have: no state at all."""
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -290,11 +306,11 @@ def _options(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
     )
 
 
-def _extras(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+def _extra_state_statements(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
     held = [name for name in names if _EXTRA in name and _OLD_SHARDS.match(name)]
     held = held or [name for name in names if name.endswith(_EXTRA)]
     text = f"{_EXTRA} of Transformer Engine is no weight: it holds the scales of FP8, or nothing."
-    counts = _shards(lost, held)
+    counts = _shard_counts(lost, held)
     if counts is not None:
         asked, saved = counts
         text += f" The model asks for {asked:,} of them, and {saved:,} were saved: it has another number of layers, or another split into pipelines."
@@ -305,18 +321,18 @@ def _extras(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
         yield Statement("It has these:", tuple(held[:8]))
 
 
-def _shards(lost: Sequence[str], held: Sequence[str]) -> tuple[int, int] | None:
+def _shard_counts(lost: Sequence[str], held: Sequence[str]) -> tuple[int, int] | None:
     """The numbers of shards that a message asks for and that were saved: Megatron writes `shard_0_32`."""
     asked = {int(match[3]) for name in lost if (match := _OLD_SHARDS.match(name))}
     saved = {int(match[3]) for name in held if (match := _OLD_SHARDS.match(name))}
     return (asked.pop(), saved.pop()) if len(asked) == len(saved) == 1 and asked != saved else None
 
 
-def _ranked(name: str, names: Sequence[str]) -> Statement:
+def _ranked_statement(name: str, names: Sequence[str]) -> Statement:
     """A key that exists for other numbers: of ranks, of layers, of groups."""
     shape = _NUMBERED.sub("#", name)
     others = [other for other in names if _NUMBERED.sub("#", other) == shape]
-    text = f"It has {plural(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
+    text = f"It has {counted_noun(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
     if _OF_RANK.search(name):
         text += (
             " The run that saved had another number of ranks, and such a key is the state of one rank (a data loader, a"
@@ -325,7 +341,7 @@ def _ranked(name: str, names: Sequence[str]) -> Statement:
     return Statement(text)
 
 
-def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+def _differently_prefixed(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """The keys that are there with more or fewer words in front, each with its name in the checkpoint."""
     ends: dict[str, str] = {}
     for name in lost[:100]:
@@ -362,7 +378,7 @@ _FP32 = "get_fp32_state_dict_from_zero_checkpoint"
 """The function that has raised: its call is no answer."""
 
 
-def _zero(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
     """Answer zero_to_fp32 of DeepSpeed, which finds no divided parameters."""
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if "DeepSpeed" not in label:
@@ -383,19 +399,19 @@ def _zero(message: Message, case: Case) -> Iterator[Statement]:
     else:
         yield Statement(f"This is a {label}.")
     if _FP32 not in (case.survey.load.expression or _FP32):
-        yield from loads(case)
+        yield from load_statements(case)
     way = case.written(("convert",), "", ".safetensors")
     if way.command is not None:
         yield Statement("The weights as one file:", (), way.command)
 
 
-def _world(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
     """Answer another number of ranks than the one that saved."""
     argument = _ARGUMENT.search(message.text)
     if argument is not None:
         yield from _of_megatron(argument, case)
         return
-    yield from stated(case.at_least("warning"))
+    yield from finding_statements(case.at_least("warning"))
     facts = [f"{label}: {show(str(node), 60)}" for label, node in case.survey.checkpoint.facts]
     if facts:
         yield Statement(f"This checkpoint says {and_more(facts, 6, '; ')}.")
@@ -429,8 +445,8 @@ FAMILIES = (
             r"CheckpointException",
             r"Global shape mismatch for loaded ",
         ),
-        _answer,
-        _take,
+        _answer_keys,
+        _take_keys,
     ),
     Family(
         "zero",
@@ -442,7 +458,7 @@ FAMILIES = (
             r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",
             r"zero_to_fp32\.py[\s\S]{0,3000}'NoneType' object is not iterable",
         ),
-        stating(_zero),
+        answer_from_statements(_answer_zero),
     ),
     Family(
         "world",
@@ -453,6 +469,6 @@ FAMILIES = (
             r"checkpoint being loaded used a DP world size of \d{1,6}",
             r"(?:world size|number of ranks|tensor.model.parallel size)[^\n]{0,60}(?:does not match|different from|mismatch)[^\n]{0,60}checkpoint",
         ),
-        stating(_world),
+        answer_from_statements(_answer_world_size),
     ),
 )

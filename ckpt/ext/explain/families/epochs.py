@@ -19,7 +19,7 @@ _ASKED = re.compile(r"(?:\bfor (\d{1,9}) epochs\b|--epochs[ =](\d{1,9})\b|\bepoc
 _IN_NAME = re.compile(r"epoch[_=-]?(\d{1,9})(?!\d)")
 
 
-def _epochs(case: Case) -> list[tuple[str, int]]:
+def _recorded_epochs(case: Case) -> list[tuple[str, int]]:
     """The numbers of epochs that stand at the root of a file, or in its meta, with their places."""
     return [
         (name, int(node))
@@ -30,7 +30,7 @@ def _epochs(case: Case) -> list[tuple[str, int]]:
 
 def of_resumed(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Say which epoch stands in the file, where its name has another one."""
-    epochs = _epochs(case)
+    epochs = _recorded_epochs(case)
     named = _IN_NAME.search(os.path.basename(case.survey.path))
     if len(epochs) != 1:
         return
@@ -51,7 +51,7 @@ def of_resumed(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 def of_no_epoch(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a loop over epochs that never ran, for the file has as many epochs as were asked for."""
-    epochs = [(place, epoch) for place, epoch in _epochs(case) if epoch > 0]
+    epochs = [(place, epoch) for place, epoch in _recorded_epochs(case) if epoch > 0]
     if len(epochs) != 1:
         return
     ((place, epoch),) = epochs

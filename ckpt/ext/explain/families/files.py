@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.loading import literal
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.pretrained import (
     base_of_adapter,
     merged_parts,
@@ -13,10 +13,18 @@ from ckpt.evidence.pretrained import (
     pipeline_line,
     pipeline_parts,
 )
-from ckpt.ext.explain.case import Answer, Case, Statement, loads, looked_at, offered, stated
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.case import (
+    Answer,
+    Case,
+    Statement,
+    command_statements,
+    finding_statements,
+    load_statements,
+    looked_at,
+)
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, pasted_path, plural, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _SETS = (
     "shards",
@@ -30,13 +38,13 @@ _SETS = (
 )
 
 
-def _damaged(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a reader that calls a file damaged: is it, or does the reader expect another format?"""
     if case.damage:
         yield from case.damage
         return
     report = case.verified
-    yield from stated(case.found(*_SETS))
+    yield from finding_statements(case.found(*_SETS))
     checkpoint = case.survey.checkpoint
     path = pasted_path(case.survey.path)
     verify = None if path is None else f"ckpt verify {path}"
@@ -63,22 +71,22 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"torch.load reads no such archive, which holds several files of torch beside others: {reader} does."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     is_plain_pickle = traits.is_foreign and traits.is_pickle and not traits.is_archive
     if is_plain_pickle and "pickle.load(" not in message.text:
         yield Statement("torch.load reads no plain pickle; pickle.load does, with the code of its classes.")
-        yield from loads(case)
-        yield from offered("A copy that torch.load reads:", case.plan(("plain",)))
+        yield from load_statements(case)
+        yield from command_statements("A copy that torch.load reads:", case.plan(("plain",)))
         return
     load = case.survey.load.expression or ""
-    is_of_torch = load.startswith(f"torch.load({literal(case.survey.path)}")
+    is_of_torch = load.startswith(f"torch.load({string_literal(case.survey.path)}")
     if any(words in message.text for words in _OF_OTHER_FORMATS):
-        yield from loads(
+        yield from load_statements(
             case, f"A reader of another format gives this message too. This one is {label}, and loads so:"
         )
     elif load and not is_of_torch:
-        yield from loads(
+        yield from load_statements(
             case,
             f"The message is of a reader of another format, or of another file. This one is {label}, and loads so:",
         )
@@ -110,21 +118,21 @@ _OF_OTHER_FORMATS = (
 """Words of readers that were given a file of another format, whole or not."""
 
 
-def _persistent(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_persistent_id(message: Message, case: Case) -> Iterator[Statement]:
     """Answer pickle.load, which was given a file of torch."""
     del message
     label = case.survey.checkpoint.traits.label
     unpacked = case.found("unpacked")
     if unpacked:
-        yield from stated(unpacked)
+        yield from finding_statements(unpacked)
         return
     yield Statement(
         f"pickle.load does not read this file: it is {label}, whose tensors lie outside of its pickle."
     )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
-def _header(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_header(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which refuses a header."""
     checkpoint = case.survey.checkpoint
     if case.damage:
@@ -134,7 +142,7 @@ def _header(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"This file is no safetensors: its format is {checkpoint.traits.label}, whatever its name says."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         for words in (("convert",), ("slim",)):
             way = case.written(words, ".converted", ".safetensors")
             if way.command is not None:
@@ -147,10 +155,10 @@ def _header(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"ckpt reads this file to its end{checked}. The copy that failed was another one, or was still being written."
     )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
-def _unlabelled(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_unlabelled(message: Message, case: Case) -> Iterator[Statement]:
     """Answer transformers, which wants to know the framework from the metadata of a file."""
     del message
     formats = case.survey.checkpoint.traits.label
@@ -160,7 +168,7 @@ def _unlabelled(message: Message, case: Case) -> Iterator[Statement]:
     if held:
         yield Statement("The metadata of this file names a format. Is it the file that was loaded?")
         return
-    path = literal(case.survey.path)
+    path = string_literal(case.survey.path)
     yield Statement(
         f"The metadata of this file ({formats}) has no format, which transformers asks for. This writes it:",
         (),
@@ -168,26 +176,26 @@ def _unlabelled(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
-def _folder(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_folder(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.load of a folder, or a folder that lacks a file."""
     checkpoint = case.survey.checkpoint
     unpacked = case.found("unpacked")
     if unpacked:
-        yield from stated(unpacked)
+        yield from finding_statements(unpacked)
         return
     if not checkpoint.parts and not checkpoint.members:
-        yield from stated(case.at_least("warning"))
+        yield from finding_statements(case.at_least("warning"))
         yield Statement(f"This is a file ({checkpoint.traits.label}), and no folder.")
-        yield from loads(case)
+        yield from load_statements(case)
         return
     label = checkpoint.layout or checkpoint.traits.label
-    count = plural(len(checkpoint.parts), "file")
+    count = counted_noun(len(checkpoint.parts), "file")
     yield Statement(
         f"This is a checkpoint of {count} in a folder ({label}). torch.load reads one file, and not a folder."
     )
-    yield from stated(case.at_least("warning"))
-    yield from loads(case, "It loads so:")
-    yield from offered("As one file:", case.plan(("convert",)))
+    yield from finding_statements(case.at_least("warning"))
+    yield from load_statements(case, "It loads so:")
+    yield from command_statements("As one file:", case.plan(("convert",)))
 
 
 _NO_FILE = re.compile(r"no file named ([\w.-]{1,200})", re.IGNORECASE)
@@ -206,9 +214,9 @@ def _no_file(message: Message, case: Case) -> Answer:
     """Answer a loader that finds no file by the names that it knows: is it here, is it no weights, or by another name?"""
     checkpoint = case.survey.checkpoint
     names = dict.fromkeys(_FILE.findall(message.text))
-    here = [name for name in names if name in _held(case)]
+    here = [name for name in names if name in _file_names(case)]
     if here:
-        return Answer(case.survey.path, tuple(_elsewhere(message, case, here[0])))
+        return Answer(case.survey.path, tuple(_elsewhere_statements(message, case, here[0])))
     if (
         "adapter_model" in message.text
         or "adapter_config" in message.text
@@ -226,12 +234,12 @@ def _no_file(message: Message, case: Case) -> Answer:
     return _by_other_names(message, case)
 
 
-def _held(case: Case) -> set[str]:
+def _file_names(case: Case) -> set[str]:
     """The names of the files that lie in the folder itself, or the name of the file."""
     return {*case.survey.checkpoint.parts, case.survey.path.replace("\\", "/").rpartition("/")[2]}
 
 
-def _elsewhere(message: Message, case: Case, name: str) -> Iterator[Statement]:
+def _elsewhere_statements(message: Message, case: Case, name: str) -> Iterator[Statement]:
     """Say that a folder has the file that a loader did not find: it looked in another place."""
     place = next((found for pattern in _PLACES if (found := pattern.search(message.text))), None)
     where = f" ({show(place[1], 120)})" if place is not None else ""
@@ -239,21 +247,21 @@ def _elsewhere(message: Message, case: Case, name: str) -> Iterator[Statement]:
         f"{show(name, 80)} is here, so the path of the message{where} is not this folder: nothing lies there, as in a container"
         " that does not mount it, or the loader took it for a name on the Hugging Face Hub. Give the whole path of this folder."
     )
-    yield from _adapted(case)
+    yield from _adapter_load_statements(case)
 
 
-def _adapted(case: Case) -> Iterator[Statement]:
+def _adapter_load_statements(case: Case) -> Iterator[Statement]:
     """The line that puts an adapter of PEFT into its base model, or the one that loads any other file."""
     base = base_of_adapter(case.survey.checkpoint)
     shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
     if base is None or merged_parts(shapes):
-        yield from loads(case)
+        yield from load_statements(case)
         return
     named = f" ({show(base, 80)})" if base else ""
     yield Statement(
         f"It loads so, into the base model{named} that the program has built:",
         (),
-        f"peft.PeftModel.from_pretrained(model, {literal(case.survey.path)})",
+        f"peft.PeftModel.from_pretrained(model, {string_literal(case.survey.path)})",
     )
 
 
@@ -267,7 +275,7 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
             else "This folder holds an adapter of PEFT, and no whole model. This Trainer looks for whole weights: it is an older transformers, or its model was not"
             " wrapped by PEFT when the training began. Wrap it first (get_peft_model) in a version that resumes adapters, or go on from the adapter."
         )
-        yield from _adapted(case)
+        yield from _adapter_load_statements(case)
         return
     layers = [entry.name for entry in case.survey.tensors if _LORA.search(entry.name)]
     label = checkpoint.layout or checkpoint.traits.label
@@ -275,16 +283,16 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"This is a whole model ({label}), and no adapter of PEFT: no tensor of it is of LoRA. Load it as a model."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     lacks = (
         "and no adapter_config.json" if case.is_folder else "and PEFT takes adapter_config.json beside them"
     )
     yield Statement(
-        f"The weights of an adapter are here ({plural(len(layers), 'tensor')} of LoRA), {lacks}, which names the layers, the rank and alpha."
+        f"The weights of an adapter are here ({counted_noun(len(layers), 'tensor')} of LoRA), {lacks}, which names the layers, the rank and alpha."
         " Copy it from where the adapter was trained: no command makes it from the weights alone, which do not have alpha."
     )
-    yield from loads(case, "The tensors alone load so:")
+    yield from load_statements(case, "The tensors alone load so:")
 
 
 _LORA = re.compile(r"(?:^|\.)lora_(?:[AB]|down|up|embedding_[AB])\b|\.(?:hada|lokr)_")
@@ -296,7 +304,7 @@ def _no_resumable(case: Case) -> Iterator[Statement]:
         yield Statement(
             f"This is a file ({case.survey.checkpoint.traits.label}). Trainer resumes from a folder with the weights, the optimizer and trainer_state.json."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     if any(
         name.startswith(("model", "pytorch_model", "adapter_model")) for name in case.survey.checkpoint.parts
@@ -305,13 +313,13 @@ def _no_resumable(case: Case) -> Iterator[Statement]:
             "The weights are here by names that Trainer knows. So the path of the message is not this folder, or that version of transformers knows other"
             " names: older ones look for pytorch_model.bin alone."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     shown = and_more([show(name, 80) for name in case.survey.checkpoint.parts], 8)
     yield Statement(
         f"Trainer looks for model.safetensors, pytorch_model.bin or adapter_model.safetensors, and the files here are {shown}."
     )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 def _no_settings(case: Case, names: list[str]) -> Iterator[Statement]:
@@ -322,7 +330,7 @@ def _no_settings(case: Case, names: list[str]) -> Iterator[Statement]:
         f"The weights are here ({label}), and {and_more([show(name, 80) for name in names], 3)} is not among the files that ckpt reads beside them:"
         " settings, which no command makes from weights. Copy it from the model that the training began with."
     )
-    yield from loads(case, "Without it the weights load so:")
+    yield from load_statements(case, "Without it the weights load so:")
 
 
 def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
@@ -337,7 +345,7 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         f"Nothing is missing: this folder is a whole pipeline of diffusers ({pipeline_class(checkpoint)}), whose settings are in model_index.json, which is here."
         " A config.json belongs to each of its parts. The program asked for one model."
     )
-    line = pipeline_line(checkpoint, literal(case.survey.path))
+    line = pipeline_line(checkpoint, string_literal(case.survey.path))
     if line is not None:
         yield Statement("As a pipeline it loads so:", (), line)
     if parts:
@@ -350,11 +358,11 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
 def _by_other_names(message: Message, case: Case) -> Answer:
     """Answer a loader that knows other names of weights than a folder has."""
     checkpoint = case.survey.checkpoint
-    rows = list(stated([*case.at_least("warning"), *case.found("unread-file")]))
+    rows = list(finding_statements([*case.at_least("warning"), *case.found("unread-file")]))
     label = checkpoint.layout or checkpoint.traits.label
     wanted = _NO_FILE.search(message.text)
     name = f" {wanted[1]}" if wanted is not None else " a name that the loader knows"
-    count = f", in {plural(len(checkpoint.parts), 'file')}" if checkpoint.parts else ""
+    count = f", in {counted_noun(len(checkpoint.parts), 'file')}" if checkpoint.parts else ""
     rows.append(
         Statement(f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them.")
     )
@@ -369,13 +377,13 @@ def _by_other_names(message: Message, case: Case) -> Answer:
             else ""
         )
         rows.append(Statement(f"{text}{more}."))
-        return Answer(case.survey.path, (*rows, *loads(case)))
+        return Answer(case.survey.path, (*rows, *load_statements(case)))
     way = case.written(("convert",), "", ".safetensors")
     if way.command is None:
         way = case.plan(("weights",))
     if way.command is not None:
         rows.append(Statement("As one file, which every loader reads:", (), way.command))
-    rows += loads(case)
+    rows += load_statements(case)
     return Answer(case.survey.path, tuple(rows))
 
 
@@ -391,7 +399,7 @@ def _is_at(message: Message, case: Case) -> bool:
     return source.read(int(found[2]), 1) == bytes.fromhex(found[1])
 
 
-def _python2(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_text_reader(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a reader of text: of what Python 2 wrote, or of a whole file that is no text."""
     encoding = case.survey.checkpoint.encoding
     if encoding is None and _is_at(message, case):
@@ -401,7 +409,7 @@ def _python2(message: Message, case: Case) -> Iterator[Statement]:
             f'The program read this file as text, and it is none ({case.survey.checkpoint.traits.label}): {place}. It was opened without "rb", or handed over'
             " in the place of a file of text: a config, a vocabulary, a list of labels. Its bytes are not at fault."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     if encoding is None:
         yield Statement(
@@ -413,7 +421,9 @@ def _python2(message: Message, case: Case) -> Iterator[Statement]:
         (),
         case.survey.load.expression,
     )
-    yield from offered("This file then loads without it:", case.plan(("convert", "--encoding", encoding)))
+    yield from command_statements(
+        "This file then loads without it:", case.plan(("convert", "--encoding", encoding))
+    )
 
 
 _MEMBERS = re.compile(
@@ -425,7 +435,7 @@ _WANTED_MEMBER = re.compile(r"file not found: [\w./-]{0,400}?(constants\.pkl|cod
 """A member that TorchScript programs alone have."""
 
 
-def _unarchived(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_missing_member(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a reader of torch that finds no member in an archive: which are there?"""
     if case.damage:
         yield from case.damage
@@ -437,15 +447,15 @@ def _unarchived(message: Message, case: Case) -> Iterator[Statement]:
             f"The reader looks for {show(wanted[1], 60)}, which programs of TorchScript have, and this file is none: {label}. torch.jit.load, libtorch and what is built"
             " on it take what torch.jit.save wrote."
         )
-        yield from loads(case, "It loads in Python so:")
+        yield from load_statements(case, "It loads in Python so:")
         return
     if "zip" not in label.lower() and not case.survey.checkpoint.traits.names_are_code:
         yield Statement(
             f"This file is {label}, and no archive of torch: the reader looks for members of one."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
-    count = f" of {plural(len(case.survey.tensors), 'tensor')}" if case.survey.tensors else ""
+    count = f" of {counted_noun(len(case.survey.tensors), 'tensor')}" if case.survey.tensors else ""
     checked = (
         "" if case.verified is None else f", and it is whole ({and_more(list(case.verified.checked), 4)})"
     )
@@ -455,21 +465,21 @@ def _unarchived(message: Message, case: Case) -> Iterator[Statement]:
         " is at fault, or it read another path: a second zip library in the same program (miniz, minizip) whose functions have the same names, a libtorch that is"
         " older than the file, or a stream that was not opened as binary or had been read to its end."
     )
-    yield from loads(case, "In Python it loads so:")
+    yield from load_statements(case, "In Python it loads so:")
 
 
-def _looked(message: Message, case: Case) -> Answer:
+def _look_at_file(message: Message, case: Case) -> Answer:
     """Look at the file: whatever is wrong with it is the answer, and where nothing is, that it is whole."""
     found = looked_at(case)
     if case.verified is not None and not case.damage and not found.explains:
-        return Answer(case.survey.path, tuple(_damaged(message, case)))
+        return Answer(case.survey.path, tuple(_answer_damaged(message, case)))
     return found
 
 
 _PATH = re.compile(r"file path: ?([^\n(]{0,2000})")
 
 
-def _path(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_path(message: Message, case: Case) -> Iterator[Statement]:
     """Answer libtorch, which finds nothing at a path, or reads nothing from a stream."""
     found = _PATH.search(message.text)
     if found is None:
@@ -482,7 +492,7 @@ def _path(message: Message, case: Case) -> Iterator[Statement]:
                 "It would not load in C++ then either: torch::jit::load takes what torch.jit.save wrote, and this is a"
                 f" {case.survey.checkpoint.traits.label}. Load it in Python, and write torch.jit.script(model).save(…)."
             )
-        yield from stated(case.at_least("error"))
+        yield from finding_statements(case.at_least("error"))
         return
     path = "" if found is None else found[1].strip()
     is_relative = bool(path) and not path.startswith(("/", "\\")) and path[1:2] != ":"
@@ -494,10 +504,10 @@ def _path(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"The program found no file at {show(path, 200) or 'an empty path'}.{where} Give the whole path of this file, which is here."
     )
-    yield from stated(case.at_least("error"))
+    yield from finding_statements(case.at_least("error"))
 
 
-def _mount(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a file system that gives no bytes."""
     del message
     state = (
@@ -539,16 +549,16 @@ FAMILIES = (
             r"Bad CRC-32 for file",
             r"setStorage: sizes .{1,200} out of bounds for storage of size",
         ),
-        stating(_damaged),
+        answer_from_statements(_answer_damaged),
     ),
-    Family("unarchived", (_MEMBERS.pattern,), stating(_unarchived)),
+    Family("unarchived", (_MEMBERS.pattern,), answer_from_statements(_answer_missing_member)),
     Family(
         "unreadable",
         (
             r"Unable to load weights from (?:pytorch )?checkpoint file for",
             r"You seem to have cloned a repository without having git-lfs installed",
         ),
-        _looked,
+        _look_at_file,
     ),
     Family(
         "header",
@@ -560,7 +570,7 @@ FAMILIES = (
             r"invalid (?:UTF-8|JSON) in header",
             r"TensorInvalidInfo|InvalidOffset|invalid offset for tensor",
         ),
-        stating(_header),
+        answer_from_statements(_answer_header),
     ),
     Family(
         "unlabelled",
@@ -568,12 +578,12 @@ FAMILIES = (
             r"does not contain the valid metadata",
             r"'NoneType' object has no attribute 'get'(?=[\s\S]{0,300}safetensors)",
         ),
-        stating(_unlabelled),
+        answer_from_statements(_answer_unlabelled),
     ),
     Family(
         "persistent",
         (r"persistent id instruction was encountered", r"no persistent_load function was specified"),
-        stating(_persistent),
+        answer_from_statements(_answer_persistent_id),
     ),
     Family(
         "folder",
@@ -583,7 +593,7 @@ FAMILIES = (
             r"Permission denied: '[^'\n.]{1,2000}'",
             r"metadata is None",
         ),
-        stating(_folder),
+        answer_from_statements(_answer_folder),
     ),
     Family(
         "no-file",
@@ -607,7 +617,7 @@ FAMILIES = (
             r"read_bytes == 8 ASSERT FAILED",
             r"open file failed(?: because of errno \d{1,4} on fopen: [\w ]{1,80})?,? file path: ",
         ),
-        stating(_path),
+        answer_from_statements(_answer_path),
     ),
     Family(
         "mount",
@@ -616,7 +626,7 @@ FAMILIES = (
             r"\[Errno 107\] Transport endpoint is not connected",
             r"\[Errno 116\] Stale file handle",
         ),
-        stating(_mount),
+        answer_from_statements(_answer_mount),
     ),
     Family(
         "python2",
@@ -625,6 +635,6 @@ FAMILIES = (
             # PyYAML, which gives the position in a line of its own
             r"codec can't decode byte #x[0-9a-f]{2}[\s\S]{0,300}?position \d{1,12}",
         ),
-        stating(_python2),
+        answer_from_statements(_answer_text_reader),
     ),
 )

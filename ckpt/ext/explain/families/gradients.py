@@ -9,22 +9,22 @@ from ckpt.commands.inspect.unused import UNUSED
 from ckpt.evidence.numbering import (
     Numbering,
     Numbers,
-    named,
     numbered_by_change,
-    numbering,
+    numbered_by_names,
+    numbered_parameters,
     pasted_numbers,
 )
 from ckpt.evidence.survey import Survey
-from ckpt.ext.explain.case import Answer, Case, Older, Statement, stated
+from ckpt.ext.explain.case import Answer, Case, Older, Statement, finding_statements
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import MOST_NAMES, Message
-from ckpt.model.text import pasted_path, plural, show
+from ckpt.model.text import counted_noun, pasted_path, show
 
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)")
 _TWICE_NAME = re.compile(r"Parameter at index \d{1,12} with name (\S{1,2000}) has been marked as ready twice")
 
 
-def _take(message: Message, text: str, start: int) -> Message:
+def _take_numbers(message: Message, text: str, start: int) -> Message:
     """The numbers of all ranks, and the names that DDP prints itself with TORCH_DISTRIBUTED_DEBUG."""
     del start
     names = dict.fromkeys(name for row in _NAMES.finditer(text) for name in row[2].split(", "))
@@ -32,7 +32,7 @@ def _take(message: Message, text: str, start: int) -> Message:
     return message._replace(numbers=pasted_numbers(text), names=tuple(names)[:MOST_NAMES])
 
 
-def _answer(message: Message, case: Case) -> Answer:
+def _answer_gradients(message: Message, case: Case) -> Answer:
     survey = case.survey
     rows: list[Statement] = []
     numbers = message.numbers
@@ -43,31 +43,31 @@ def _answer(message: Message, case: Case) -> Answer:
         if not names:
             rows.append(Statement("The text has no numbers of parameters. This is what the checkpoint says:"))
             for code in ("unused", "sometimes-unused"):
-                found = list(stated(case.found(code)))
+                found = list(finding_statements(case.found(code)))
                 rows += found or [Statement(f"This file does not have the finding {code}.")]
         return Answer(survey.path, tuple(rows))
-    certain = named(survey, numbers, message.names) if case.section is None else None
+    certain = numbered_by_names(survey, numbers, message.names) if case.section is None else None
     if certain is not None:
         rows.clear()
     if certain is None and survey.record is not None:
-        by_model = numbering(survey, numbers, case.section)
+        by_model = numbered_parameters(survey, numbers, case.section)
         certain = by_model if by_model.trust == "certain" else None
     by_change = None
     if certain is None and case.older is not None:
         by_change = numbered_by_change(
             survey, numbers, set(case.older.unchanged), case.section, set(case.older.stepped)
         )
-    found_numbers = certain or by_change or numbering(survey, numbers, case.section)
-    rows += _reasons(numbers, found_numbers)
+    found_numbers = certain or by_change or numbered_parameters(survey, numbers, case.section)
+    rows += _reason_statements(numbers, found_numbers)
     if case.older is not None:
-        rows += _unchanged(case.older, fits=certain is not None or by_change is not None)
+        rows += _unchanged_statements(case.older, fits=certain is not None or by_change is not None)
     if found_numbers.trust == "likely" or any(len(row.entries) != 1 for row in found_numbers.rows):
         is_guess = found_numbers.trust == "likely"
         rows += _certain_ways(numbers, survey, is_guess=is_guess, has_older=case.older is not None)
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
 
 
-def _unchanged(older: Older, *, fits: bool) -> Iterator[Statement]:
+def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
     """The parameters that did not change since an older save, and those that are the same although they had a step."""
     since = f"since {show(older.path, 80)}"
     if older.unchanged:
@@ -76,9 +76,9 @@ def _unchanged(older: Older, *, fits: bool) -> Iterator[Statement]:
             if older.is_sure
             else "they had no gradient, are frozen, or their step was too small"
         )
-        text = f"{plural(len(older.unchanged), 'parameter')} did not change {since}: {why}."
+        text = f"{counted_noun(len(older.unchanged), 'parameter')} did not change {since}: {why}."
         if not fits:
-            text += f" {_misfit(older)}"
+            text += f" {_misfit_reason(older)}"
         yield Statement(text, older.unchanged)
     elif older.stepped:
         yield Statement(f"No parameter lacked a gradient {since}.")
@@ -86,12 +86,12 @@ def _unchanged(older: Older, *, fits: bool) -> Iterator[Statement]:
         yield Statement(f"Every parameter changed {since}, so each of them had a gradient in between.")
     if older.stepped:
         verb = "is" if len(older.stepped) == 1 else "are"
-        count = plural(len(older.stepped), "parameter")
+        count = counted_noun(len(older.stepped), "parameter")
         text = f"{count} {verb} the same although the optimizer stepped: a zero gradient, lr 0, or too small a step."
         yield Statement(text, older.stepped)
 
 
-def _misfit(older: Older) -> str:
+def _misfit_reason(older: Older) -> str:
     """The reason why the numbers of DDP do not fit the parameters that did not change."""
     if older.is_sure:
         return "The numbers do not fit them: are the saves of the run that stopped?"
@@ -137,7 +137,7 @@ def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
     return [ends.get(name, known.get(name, name)) for name in names]
 
 
-def _reasons(numbers: Numbers, found: Numbering) -> Iterator[Statement]:
+def _reason_statements(numbers: Numbers, found: Numbering) -> Iterator[Statement]:
     if numbers.kind == "twice":
         yield Statement(
             "Its gradient was ready twice: it is used outside of forward, in several activation checkpoints, or in"
@@ -164,8 +164,8 @@ FAMILIES = (
             r"indices which did not receive grad for rank \d",
             r"Parameters which did not receive grad for rank \d",
         ),
-        _answer,
-        _take,
+        _answer_gradients,
+        _take_numbers,
         needs_open=True,
     ),
     Family(
@@ -174,8 +174,8 @@ FAMILIES = (
             r"Parameter at index \d{1,12}(?: with name \S{1,2000})? has been marked as ready twice",
             r"Expected to mark a variable ready only once",
         ),
-        _answer,
-        _take,
+        _answer_gradients,
+        _take_numbers,
         needs_open=True,
     ),
 )

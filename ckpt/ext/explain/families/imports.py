@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, loads, offered
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.case import Case, Statement, command_statements, load_statements
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import LONGEST_LINE, Message
 from ckpt.model.checkpoint import Checkpoint, Import
-from ckpt.model.text import and_more, listed, places_text, plural, show
+from ckpt.model.text import and_more, counted_noun, places_text, show, show_names
 
 _GLOBAL = re.compile(
     r"(?:Unsupported (?:global: GLOBAL|class)|load unsupported GLOBAL|unrecognized function) ([\w.]{1,500})"
@@ -26,12 +26,12 @@ _VERSIONS = 4
 """Versions that a file records, of which so many are named."""
 
 
-def _take(message: Message, text: str, start: int) -> Message:
+def _take_globals(message: Message, text: str, start: int) -> Message:
     near = text[max(0, start - LONGEST_LINE) : start + LONGEST_LINE]
-    return message._replace(names=tuple(dict.fromkeys(_globals(near))))
+    return message._replace(names=tuple(dict.fromkeys(_global_names(near))))
 
 
-def _globals(text: str) -> Iterator[str]:
+def _global_names(text: str) -> Iterator[str]:
     for match in _GLOBAL.finditer(text):
         if match[3]:
             yield f"{match[4]}.{match[3]}"
@@ -48,12 +48,12 @@ def rows_of(checkpoint: Checkpoint, name: str) -> list[Import]:
     ]
 
 
-def _answer(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
     survey = case.survey
     if survey.checkpoint.traits.names_are_code and any(
         name.startswith("__torch__") for name in message.names
     ):
-        yield from loads(
+        yield from load_statements(
             case,
             "This file is a TorchScript program, whose classes lie in the file itself. torch.load of an old torch looks for them as modules;"
             " torch.jit.load takes it:",
@@ -65,7 +65,9 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         here = here or bool(rows)
         for row in rows:
             at = f" at {places_text(row.where)}" if row.where else ""
-            runs = f" Loading calls {listed(row.calls, 2)}." if row.group == "called" and row.calls else ""
+            runs = (
+                f" Loading calls {show_names(row.calls, 2)}." if row.group == "called" and row.calls else ""
+            )
             yield Statement(f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}")
         if not rows:
             yield Statement(f"The file does not name {show(name, 120)}.")
@@ -79,7 +81,7 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
     refusals = survey.checkpoint.weights_only
     if refusals is None and survey.checkpoint.imports:
         what = "weights" if survey.tensors else "plain values"
-        yield from offered(f"The {what} without the code:", case.plan(("weights",)))
+        yield from command_statements(f"The {what} without the code:", case.plan(("weights",)))
         return
     if not refusals:
         why = "weights_only=True loads this file" if refusals == () else "No pickle is loaded from this file"
@@ -88,7 +90,9 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
     others = len(refusals) - len(message.names)
     if others > 0 and here:
         text = and_more([show(row.reason, 120) for row in refusals], 6)
-        yield Statement(f"weights_only=True refuses {plural(len(refusals), 'thing')} in this file: {text}.")
+        yield Statement(
+            f"weights_only=True refuses {counted_noun(len(refusals), 'thing')} in this file: {text}."
+        )
     files = dict.fromkeys(row.file for row in refusals if row.file)
     if files:
         yield from _of_files(case, list(files))
@@ -169,7 +173,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"The file says {and_more(texts, _VERSIONS)}. Install the version of {show(package, 60)} that wrote it, or a newer one:",
             (),
-            _install(package, versions),
+            _install_command(package, versions),
         )
 
 
@@ -182,7 +186,7 @@ def _of_another_unpickler(message: Message) -> bool:
 _LOOKED_UP = re.compile(r"Can't get attribute '([\w.]{1,200})'")
 
 
-def _install(package: str, versions: list[tuple[str, str]]) -> str | None:
+def _install_command(package: str, versions: list[tuple[str, str]]) -> str | None:
     """The command that installs the version that the file records under the plain name `version`."""
     names = ("version", f"{package}_version", "__version__")
     is_known = any(name.rpartition(".")[2] in names for name, _ in versions)
@@ -208,8 +212,8 @@ FAMILIES = (
             r"Weights only load failed",
             r"`weights_only=False` \(the current default value\)",
         ),
-        stating(_answer),
-        _take,
+        answer_from_statements(_answer_imports),
+        _take_globals,
     ),
     Family(
         "code",
@@ -217,7 +221,7 @@ FAMILIES = (
             r"No module named '(?!numpy\._core)[\w.]{1,500}'",
             r"Can't get attribute '(?!_rebuild_)[\w.]{1,500}' on <module '[\w.]{1,500}'",
         ),
-        stating(_answer),
-        _take,
+        answer_from_statements(_answer_imports),
+        _take_globals,
     ),
 )

@@ -13,19 +13,19 @@ from ckpt.evidence.pretrained import base_of_adapter as pretrained_base
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
-from ckpt.ext.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
+from ckpt.ext.explain.case import Answer, Case, Shapes, Statement, be_verb, finding_statements, looked_at
 from ckpt.ext.explain.families.architectures import (
     compare_depths,
-    inputs,
+    input_statements,
     likely_pair,
     name_architectures,
     scaled_rows,
-    sizes,
+    width_statement,
 )
 from ckpt.ext.explain.families.beginnings import (
     NOTHING_LOADED,
     each_beginning,
-    live,
+    load_into_statement,
     nothing_loaded,
     taken_part,
     whole_beginnings,
@@ -41,11 +41,12 @@ from ckpt.ext.explain.families.quantized import packed_and_plain
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.spellings import (
     adapter_rank,
-    averages,
+    averaged_keys,
     averages_statement,
     base_of_adapter,
     cut_names,
     cut_statement,
+    find_misspelled,
     is_adapter,
     lost_of_recurrent,
     merged_layers,
@@ -55,7 +56,6 @@ from ckpt.ext.explain.families.spellings import (
     older_leaves,
     older_leaves_statement,
     recurrent_statement,
-    spelled,
     spelled_statement,
 )
 from ckpt.ext.explain.family import Family
@@ -63,8 +63,8 @@ from ckpt.ext.explain.lists import keys_of
 from ckpt.ext.explain.message import LONGEST_LINE, Message, Mismatch
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, pasted, plural, show
-from ckpt.tree.find import aliases
+from ckpt.model.text import and_more, counted_noun, shell_word, show
+from ckpt.tree.find import tied_aliases
 
 _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
 _VOCABULARY = re.compile(
@@ -78,7 +78,7 @@ _POSITIONS = re.compile(
 _MOST_RANKS = 64
 
 
-def _take(message: Message, text: str, start: int) -> Message:
+def _take_keys(message: Message, text: str, start: int) -> Message:
     """The keys and shapes of the last load."""
     first = 0
     for head in _HEAD.finditer(text):
@@ -119,18 +119,20 @@ def answer_of_names(message: Message) -> Answer | None:
     return Answer("", (Statement(_renames_text(rules, len(message.missing)), (), command),))
 
 
-def _counted(met: int, whole: int, noun: str) -> str:
+def _share_text(met: int, whole: int, noun: str) -> str:
     """`3 of the 7 missing keys`, `the missing key`, `none of the 7 missing keys`."""
     if whole == 1:
         return f"the {noun}" if met else f"no {noun}"
-    return f"{met:,} of the {plural(whole, noun)}" if met else f"none of the {plural(whole, noun)}"
+    return (
+        f"{met:,} of the {counted_noun(whole, noun)}" if met else f"none of the {counted_noun(whole, noun)}"
+    )
 
 
-def _none(unexpected: Sequence[str]) -> str:
+def _none_of_text(unexpected: Sequence[str]) -> str:
     """The beginning of a sentence: `None of the 7 unexpected keys is`, `The unexpected key is not`."""
     if len(unexpected) == 1:
         return f"The unexpected key {show(unexpected[0], 120)} is not"
-    return f"None of the {plural(len(unexpected), 'unexpected key')} is"
+    return f"None of the {counted_noun(len(unexpected), 'unexpected key')} is"
 
 
 _OUTPUT = re.compile(
@@ -145,7 +147,7 @@ def _tied_to(absent: Sequence[str], here: Sequence[str], case: Case) -> str | No
     """Return the tensor that the only missing key is tied to: by the metadata of the file, or by their usual names."""
     if len(absent) != 1:
         return None
-    noted = aliases(case.survey.checkpoint).get(absent[0])
+    noted = tied_aliases(case.survey.checkpoint).get(absent[0])
     if noted is not None:
         return noted
     if not _OUTPUT.fullmatch(absent[0]):
@@ -165,24 +167,24 @@ def _by_names(here: Sequence[str], missing: Sequence[str], keep: Sequence[str] =
 def _renames_text(rules: Match, missing: int) -> str:
     met = len(rules.partners)
     texts = [rule.label for rule in rules.renames]
-    text = (
-        f"{met:,} of the {plural(missing, 'missing key')} {'is' if met == 1 else 'are'} there by other names"
-    )
+    text = f"{met:,} of the {counted_noun(missing, 'missing key')} {'is' if met == 1 else 'are'} there by other names"
     return f"{text}: {and_more(texts, 4)}." if texts else f"{text}."
 
 
 # --- the answer of a file ---------------------------------------------------------------------------------------------
 
 
-def _answer(message: Message, case: Case) -> Answer:
+def _answer_keys(message: Message, case: Case) -> Answer:
     path = case.survey.path
     if not (message.missing or message.unexpected or message.mismatched):
-        unnamed = tuple(_unnamed(message, case))
+        unnamed = tuple(_unnamed_statements(message, case))
         return Answer(path, unnamed) if unnamed else looked_at(case)
-    chosen = _section(message, case)
+    chosen = _choose_section(message, case)
     if chosen is None:
-        return Answer(path, (Statement("The file holds no model."), *stated(case.at_least("warning"))))
-    serious = list(stated(case.at_least("error")))
+        return Answer(
+            path, (Statement("The file holds no model."), *finding_statements(case.at_least("warning")))
+        )
+    serious = list(finding_statements(case.at_least("error")))
     other = of_another_class(message, case)
     if other is not None:
         return Answer(path, (*serious, other))
@@ -199,22 +201,24 @@ def _answer(message: Message, case: Case) -> Answer:
         ]
     )
     rows = [
-        *stated(case.found("tensor-parallel")),
+        *finding_statements(case.found("tensor-parallel")),
         *deciding,
-        *_missing(message, case, chosen, shapes_in_file),
+        *_missing_statements(message, case, chosen, shapes_in_file),
     ]
     differing = tuple(
         Shapes(row.name, _shape_in_file(row.name, shapes_in_file), row.model) for row in message.mismatched
     )
     if differing:
-        rows += [row for row in _shapes(message, case, differing, shapes_in_file) if row not in deciding]
+        rows += [
+            row for row in _shape_statements(message, case, differing, shapes_in_file) if row not in deciding
+        ]
     return Answer(path, (*serious, *rows), shapes=differing)
 
 
 _OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out", "final_logits_bias")
 
 
-def _unnamed(message: Message, case: Case) -> Iterator[Statement]:
+def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
     """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape, of a load that found nothing."""
     if NOTHING_LOADED.search(message.text):
         yield from nothing_loaded(case)
@@ -224,7 +228,7 @@ def _unnamed(message: Message, case: Case) -> Iterator[Statement]:
         return
     if "loaded_weight" in message.text or "Attempted to load weight" in message.text:
         scaled = case.found("scaled", "tensor-parallel")
-        yield from stated(scaled)
+        yield from finding_statements(scaled)
         if any(row.code == "scaled" for row in scaled):
             yield built_by_quantizers(case)
 
@@ -278,7 +282,7 @@ def _is_converted(name: str, shapes: dict[str, tuple[int, ...]]) -> bool:
     return is_first and name not in shapes and any(other.endswith(_CONVERTED) for other in shapes)
 
 
-def _section(message: Message, case: Case) -> Section | None:
+def _choose_section(message: Message, case: Case) -> Section | None:
     """The section whose names the error has, else the only model."""
     survey = case.survey
     if case.section is not None:
@@ -296,7 +300,7 @@ def _section(message: Message, case: Case) -> Section | None:
     return models[0] if models else None
 
 
-def _missing(
+def _missing_statements(
     message: Message, case: Case, chosen: Section, shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[Statement]:
     survey = case.survey
@@ -314,15 +318,15 @@ def _missing(
     if not here and (count := cut_names(unexpected, shapes)):
         yield cut_statement(count, missing, shapes, case)
         return
-    if unexpected and not here and (beside := _consolidated(case)):
+    if unexpected and not here and (beside := _consolidated_file(case)):
         yield Statement(
-            f"{_none(unexpected)} in the files that ckpt reads here. The folder holds the model"
+            f"{_none_of_text(unexpected)} in the files that ckpt reads here. The folder holds the model"
             f" twice: {show(beside, 80)} has it in the names of its author too, and a loader that takes every file meets both. In vLLM"
             " --load-format mistral with --config-format mistral takes the one; for the other move it out of the folder."
         )
         return
     if unexpected and not here and not any(name in shapes for name in missing):
-        yield Statement(f"{_none(unexpected)} in this file. Is it the file that was loaded?")
+        yield Statement(f"{_none_of_text(unexpected)} in this file. Is it the file that was loaded?")
     wanted = set(missing)
     left = here or [name for name in shapes if name not in wanted]
     # torch is silent about counters of batch normalization, so one that no message names may lack its place too.
@@ -338,32 +342,34 @@ def _missing(
         yield from each_beginning(beginnings, here, missing, case)
         return
     if met:
-        yield _renamed(case, chosen, rules, len(missing))
+        yield _rename_statement(case, chosen, rules, len(missing))
         yield from _without_beginning(case, rules, here)
     present = [name for name in missing if name not in met and name in shapes]
     absent = [name for name in missing if name not in met and name not in shapes]
     if present:
-        text = f"{plural(len(present), 'missing key')} {are(present)} in this file: another file, or another dict of it, was loaded."
+        text = f"{counted_noun(len(present), 'missing key')} {be_verb(present)} in this file: another file, or another dict of it, was loaded."
         yield Statement(text, tuple(present))
     counters = [name for name in absent if name.rpartition(".")[2] in _COUNTERS]
     if counters and len(counters) == len(absent):
         yield Statement(
-            f"The model asks for {plural(len(counters), 'counter')} of a profiler (thop), which the file does not hold: it was profiled"
+            f"The model asks for {counted_noun(len(counters), 'counter')} of a profiler (thop), which the file does not hold: it was profiled"
             " before the load. Load first, and profile then.",
             tuple(counters),
         )
         return
-    changed = _changed(message, absent, set(here))
+    changed = _find_change(message, absent, set(here))
     absent = [name for name in absent if name not in changed.names]
     if changed.text:
         yield Statement(changed.text, (), changed.line(case))
     taken = set(met.values())
-    respelled = spelled(absent, [name for name in here if name not in taken], shapes)
+    respelled = find_misspelled(absent, [name for name in here if name not in taken], shapes)
     if respelled.partners:
         yield spelled_statement(respelled, len(missing), case)
         absent = [name for name in absent if name not in respelled.partners]
     met_here = {*met.values(), *respelled.partners.values()}
-    pair = likely_pair(absent, [name for name in _left(here, met_here) if name not in changed.names], shapes)
+    pair = likely_pair(
+        absent, [name for name in _unplaced_keys(here, met_here) if name not in changed.names], shapes
+    )
     if pair is not None and not present:
         yield pair.statement(case)
         return
@@ -375,7 +381,7 @@ def _missing(
         return
     if absent:
         yield Statement(
-            f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
+            f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} not in this file under a name that ckpt can match.",
             tuple(absent),
         )
     unkept = {} if present else lost_of_recurrent(shapes, case)
@@ -399,10 +405,12 @@ def _missing(
         added = added_layers(absent, shapes)
         if added is not None:
             yield added
-            yield live(survey, "To go on without them, load what fits. The others stay as they were built:")
+            yield load_into_statement(
+                survey, "To go on without them, load what fits. The others stay as they were built:"
+            )
             return
-    rest = [name for name in _left(here, met_here) if name not in changed.names]
-    averaged = averages(rest, shapes)
+    rest = [name for name in _unplaced_keys(here, met_here) if name not in changed.names]
+    averaged = averaged_keys(rest, shapes)
     if averaged:
         yield averages_statement(averaged)
         spoken_of = set(averaged)
@@ -416,9 +424,11 @@ def _missing(
         rest = [name for name in rest if name not in counters]
     for finding in case.found("extra-buffers", "scaled", "flat-parameters"):
         theirs = set(finding.tensors)
-        spoken = [name for name in rest if _full(chosen, name) in theirs or _is_scale(name, finding.code)]
+        spoken = [
+            name for name in rest if _full_name(chosen, name) in theirs or _is_scale(name, finding.code)
+        ]
         if spoken:
-            yield from stated([_with_key(finding, case, chosen)])
+            yield from finding_statements([_with_key(finding, case, chosen)])
             if finding.code == "scaled":
                 if "Can not map tensor" not in message.text:
                     yield built_by_quantizers(case)
@@ -438,7 +448,9 @@ def _missing(
         if not rest:
             return
     if rest:
-        yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
+        yield Statement(
+            f"The model has no place for {counted_noun(len(rest), 'key')} of this file.", tuple(rest)
+        )
     experts = layout_of_experts(absent, rest, case)
     if experts is not None:
         yield experts
@@ -466,7 +478,7 @@ def _missing(
         and not message.mismatched
         and not case.is_useless
     ):
-        yield live(survey, "Load what fits, and see what does not:")
+        yield load_into_statement(survey, "Load what fits, and see what does not:")
 
 
 _COUNTERS = ("total_ops", "total_params")
@@ -499,13 +511,13 @@ _OBSERVED = re.compile(
 )
 
 
-def _changed(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
+def _find_change(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
     """Find a change of the model, before the save or the load, that gave its tensors other names."""
     masked = [name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here]
     if masked:
         ours = [f"{name}{end}" for name in masked for end in ("", "_orig", "_mask")]
         text = (
-            f"{plural(len(masked), 'parameter')} {are(masked)} kept by torch.nn.utils.prune as weight_orig and weight_mask, and the weight"
+            f"{counted_noun(len(masked), 'parameter')} {be_verb(masked)} kept by torch.nn.utils.prune as weight_orig and weight_mask, and the weight"
             " is their product. So they load into a model that is not pruned:"
         )
         return Changed(frozenset(ours), text, _MASKED)
@@ -525,11 +537,11 @@ def _changed(message: Message, absent: Sequence[str], here: set[str]) -> Changed
             "The file has spectral norm: weight_orig, weight_u and weight_v. Apply torch.nn.utils.spectral_norm to the same layers of"
             " the model before the load.",
         )
-    return _quantized(message, absent, here)
+    return _find_quantization(message, absent, here)
 
 
-def _quantized(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
-    """As `_changed`, for the quantization of torch."""
+def _find_quantization(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
+    """As `_find_change`, for the quantization of torch."""
     theirs = set(message.unexpected)
     layers = {
         name.removesuffix(".zero_point")
@@ -597,7 +609,7 @@ def _base_names(case: Case, shapes: dict[str, tuple[int, ...]]) -> Iterator[Stat
     )
 
 
-def _consolidated(case: Case) -> str | None:
+def _consolidated_file(case: Case) -> str | None:
     """The file of a model in the names of its author, beside the files that ckpt reads, or None."""
     folder = case.survey.path
     if not os.path.isdir(folder) or any("consolidated" in part for part in case.survey.checkpoint.parts):
@@ -611,7 +623,7 @@ def _consolidated(case: Case) -> str | None:
 
 def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
     """The finding with a command that leaves the weights below the key where the program asked for them."""
-    key = pasted(chosen.name)
+    key = shell_word(chosen.name)
     if finding.code != "extra-buffers" or finding.hint is None or not chosen.path or key is None:
         return finding
     words = shlex.split(finding.hint)  # ckpt slim PATH … -o OUT
@@ -627,7 +639,7 @@ def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
     return finding._replace(hint=way.command, consequence=follows)
 
 
-def _full(chosen: Section, name: str) -> str:
+def _full_name(chosen: Section, name: str) -> str:
     return f"{chosen.name}.{name}" if chosen.path else name
 
 
@@ -656,7 +668,7 @@ def _are_new_heads(absent: Sequence[str], message: Message, shapes: dict[str, tu
     )
 
 
-def _left(here: Sequence[str], met: set[str]) -> list[str]:
+def _unplaced_keys(here: Sequence[str], met: set[str]) -> list[str]:
     """The keys of a file for which a model has no place.
 
     torch counts a BatchNorm's counter as missing only where the file has the version of the module (torch/nn/modules/
@@ -681,11 +693,11 @@ def _loaded_whole(
     met = sum(name in shapes for name in message.missing)
     text = f"The whole checkpoint was loaded into the model. The weights are in {show(chosen.name, 80)}"
     if message.missing:
-        text += f", which has {_counted(met, len(message.missing), 'missing key')}"
+        text += f", which has {_share_text(met, len(message.missing), 'missing key')}"
     return Statement(f"{text}.", (), load)
 
 
-def _renamed(case: Case, chosen: Section, rules: Match, missing: int) -> Statement:
+def _rename_statement(case: Case, chosen: Section, rules: Match, missing: int) -> Statement:
     """The command after which the missing keys are there."""
     survey, plan = case.survey, case.plan
     text = _renames_text(rules, missing)
@@ -699,7 +711,7 @@ def _renamed(case: Case, chosen: Section, rules: Match, missing: int) -> Stateme
         way = plan(("rename", *words))
         if way.command is not None:
             return Statement(text, (), way.command)
-    return Statement(text, (), live(survey, "").command)
+    return Statement(text, (), load_into_statement(survey, "").command)
 
 
 def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterator[Statement]:
@@ -713,7 +725,7 @@ def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterato
     if not beginning.endswith(".") or not others:
         return
     yield Statement(
-        f"The other {plural(len(others), 'key')} of this file belong to the rest of its model. So the part loads without them:",
+        f"The other {counted_noun(len(others), 'key')} of this file belong to the rest of its model. So the part loads without them:",
         (),
         taken_part(load, beginning),
     )
@@ -727,7 +739,7 @@ def _is_wrapper(rules: Match) -> bool:
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def _shapes(
+def _shape_statements(
     message: Message, case: Case, rows: Sequence[Shapes], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[Statement]:
     said = {row.name: row.checkpoint for row in message.mismatched}
@@ -735,12 +747,12 @@ def _shapes(
     lost = [row.name for row in rows if row.file is None]
     if other:
         yield Statement(
-            f"{plural(len(other), 'tensor')} {'has' if len(other) == 1 else 'have'} another shape in this file than in the"
+            f"{counted_noun(len(other), 'tensor')} {'has' if len(other) == 1 else 'have'} another shape in this file than in the"
             " message. Is it the file that was loaded?",
             tuple(other),
         )
     if lost:
-        yield Statement(f"{plural(len(lost), 'tensor')} {are(lost)} not in this file.", tuple(lost))
+        yield Statement(f"{counted_noun(len(lost), 'tensor')} {be_verb(lost)} not in this file.", tuple(lost))
     same = [row for row in message.mismatched if row.name not in other]
     if same and not case.is_useless:
         told = [
@@ -758,11 +770,11 @@ def _shapes(
                 " strides differ. Give both the same plans: nnUNetv2_move_plans_between_datasets copies those of the target to the dataset of the"
                 " pretraining, which is then preprocessed and trained with them."
             )
-        yield from _reasons(same, shapes, message)
+        yield from _shape_reasons(same, shapes, message)
         yield from settings_of(same, case)
         yield from _recorded_settings(message, case)
         if all(_is_reshaped(row) for row in same):
-            yield from _reshaped(same, case)
+            yield from _reshape_statements(same, case)
             return
     if case.found("tensor-parallel") or any(_ADDED.search(row.name) for row in rows):
         return
@@ -774,15 +786,15 @@ def _shapes(
     if not _is_enough(message, shapes):
         return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
-        yield live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
+        yield load_into_statement(case.survey, "Load what fits, and keep the model's own values elsewhere:")
 
 
 def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
     """Tell whether more fits than what load_into refuses: a tenth of the parameters of the model."""
     differing = {row.name for row in message.mismatched}
     left_over = differing.union(message.unexpected)
-    fitting = sum(_numel(shape) for name, shape in shapes.items() if name not in left_over)
-    others = sum(_numel(row.model) for row in message.mismatched)
+    fitting = sum(_shape_numel(shape) for name, shape in shapes.items() if name not in left_over)
+    others = sum(_shape_numel(row.model) for row in message.mismatched)
     return 0 < fitting + others <= 10 * fitting
 
 
@@ -798,28 +810,30 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
-def _reasons(
+def _shape_reasons(
     rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], message: Message
 ) -> Iterator[Statement]:
     """The reasons that the shapes themselves show."""
     empty = [
-        row for row in rows if _numel(row.checkpoint) < _numel(row.model) and row.checkpoint in ((0,), (1,))
+        row
+        for row in rows
+        if _shape_numel(row.checkpoint) < _shape_numel(row.model) and row.checkpoint in ((0,), (1,))
     ]
     if empty:
         yield Statement(
-            f"{plural(len(empty), 'tensor')} of the checkpoint {'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
+            f"{counted_noun(len(empty), 'tensor')} of the checkpoint {'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
             " leaves parameters whose values lie with all ranks. The weights are elsewhere."
         )
         return
     if _is_of_a_rank(rows):
         yield Statement(
-            f"Each has one dimension that is 1/{_ranks(rows[0])} of the model's: this is the file of one rank of"
-            f" {_ranks(rows[0])} of tensor parallelism, and no model by itself."
+            f"Each has one dimension that is 1/{_rank_count(rows[0])} of the model's: this is the file of one rank of"
+            f" {_rank_count(rows[0])} of tensor parallelism, and no model by itself."
         )
         return
     wide = scaled_rows(rows)
     if wide:
-        yield sizes(wide)
+        yield width_statement(wide)
     rows = [row for row in rows if row not in wide]
     words = [row for row in rows if _VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]]
     if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
@@ -872,14 +886,14 @@ def _reasons(
         )
     for row in [row for row in rows if _POSITIONS.search(row.name)][:1]:
         counts = " and ".join(
-            f"{_positions(shape)} in the {side}"
+            f"{_positions_text(shape)} in the {side}"
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
         )
         yield Statement(
             f"Position embeddings differ: {counts}. Build the model with the image size, or the greatest length, of the checkpoint,"
             " or interpolate them. A load of what fits leaves them untrained."
         )
-    yield from inputs(rows, shapes)
+    yield from input_statements(rows, shapes)
 
 
 def _of_quantizers(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
@@ -909,10 +923,10 @@ def _is_reshaped(row: Mismatch) -> bool:
     return [size for size in row.checkpoint if size != 1] == [size for size in row.model if size != 1]
 
 
-def _reshaped(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
+def _reshape_statements(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     """Print the line that gives each tensor the shape of the model's."""
     text = (
-        f"{plural(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} the same elements in another shape: dimensions of 1 alone"
+        f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} the same elements in another shape: dimensions of 1 alone"
         " differ."
     )
     load = case.survey.load.expression
@@ -929,10 +943,10 @@ def _reshaped(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
 
 def _is_empty(row: Mismatch) -> bool:
     """Tell whether a tensor has nothing, as ZeRO-3 leaves it: shape [0], or [1] in older releases."""
-    return row.checkpoint in ((0,), (1,)) and _numel(row.checkpoint) < _numel(row.model)
+    return row.checkpoint in ((0,), (1,)) and _shape_numel(row.checkpoint) < _shape_numel(row.model)
 
 
-def _positions(shape: Sequence[int]) -> str:
+def _positions_text(shape: Sequence[int]) -> str:
     """The number of positions of an embedding, and the square of patches that it is: `257 (16 x 16 and 1 more)`."""
     count = shape[-2] if len(shape) > 1 else 0
     for more in (0, 1, 2, 5):
@@ -942,14 +956,14 @@ def _positions(shape: Sequence[int]) -> str:
     return f"{count:,}"
 
 
-def _numel(shape: Sequence[int]) -> int:
+def _shape_numel(shape: Sequence[int]) -> int:
     product = 1
     for size in shape:
         product *= size
     return product
 
 
-def _ranks(row: Mismatch) -> int:
+def _rank_count(row: Mismatch) -> int:
     """The number of ranks among which the only dimension that differs is divided, or 0."""
     pairs = [(one, two) for one, two in zip(row.checkpoint, row.model, strict=False) if one != two]
     if len(row.checkpoint) != len(row.model) or len(pairs) != 1:
@@ -960,7 +974,7 @@ def _ranks(row: Mismatch) -> int:
 
 def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
     """Tell whether all differ by the same number of ranks, along more than one dimension or in many layers."""
-    counts = {_ranks(row) for row in rows}
+    counts = {_rank_count(row) for row in rows}
     if len(counts) != 1 or not 1 < max(counts) <= _MOST_RANKS or len(rows) < _LEAST_DIVIDED:
         return False
     return len({row.name.rpartition(".")[0].rpartition(".")[2] for row in rows}) > 1
@@ -1037,6 +1051,6 @@ _PATTERNS = (
 )
 
 FAMILIES = (
-    Family("keys", _PATTERNS, _answer, _take),
-    Family("sizes", (), _answer, _take),
+    Family("keys", _PATTERNS, _answer_keys, _take_keys),
+    Family("sizes", (), _answer_keys, _take_keys),
 )

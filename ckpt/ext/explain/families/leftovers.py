@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from ckpt.ext.explain.case import Case, Statement, shared_beginning
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import counter
 
 _TRAINED = re.compile(
@@ -39,7 +39,7 @@ def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | No
         return None  # a constant has one value everywhere
     words = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
     text = (
-        f"{plural(len(names), 'key')} of these {'is a scale that was' if len(names) == 1 else 'are scales that were'} trained"
+        f"{counted_noun(len(names), 'key')} of these {'is a scale that was' if len(names) == 1 else 'are scales that were'} trained"
         f" ({and_more([show(word, 60) for word in words], 3)}{_range_of(numbers)}), in blocks whose other tensors the model takes. With"
         " strict=False it loads without them, and gives other results than the model that was saved. Build the model that has them."
     )
@@ -77,7 +77,7 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
         name[len(block) + 1 :].partition(".")[0] for name in names if name.startswith(f"{block}.")
     )
     return Statement(
-        f"The message names no unexpected key, so all {plural(len(names), 'tensor')} of the model in this file have their place. The model asks for"
+        f"The message names no unexpected key, so all {counted_noun(len(names), 'tensor')} of the model in this file have their place. The model asks for"
         f" {len(absent):,} more, in blocks that the file has: {show(block, 100)} has {and_more([show(word, 40) for word in held], 4)} here, and no"
         f" {show(wanted, 40)}. Most likely the program is of another version than the one that saved, or was built with other options. Take that version:"
         " what is loaded without these keys is random there."

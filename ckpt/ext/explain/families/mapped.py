@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, loads
+from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.model.text import and_more, show
 
 BUS_ERROR = re.compile(r"\bBus error\b|\bSIGBUS\b")
@@ -22,7 +22,7 @@ def of_bus_error(found: re.Match[str], case: Case) -> Iterator[Statement]:
     del found
     yield from case.damage
     yield Statement(OF_MAPS)
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 OF_FRAMEWORKS = re.compile(
@@ -51,4 +51,4 @@ def of_frameworks(found: re.Match[str], case: Case) -> Iterator[Statement]:
     if case.survey.load.model is not None:
         yield Statement("As a model it loads so:", (), case.survey.load.model)
     else:
-        yield from loads(case)
+        yield from load_statements(case)

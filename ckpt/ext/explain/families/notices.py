@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, show
 
 
-def _notice(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_notice(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch, which reminds of the other half of a pair: the optimizer beside its scheduler, the class beside its source."""
     if "source code of class" in message.text:
         yield from _of_sources(case)
@@ -80,7 +80,7 @@ FAMILIES = (
             r"Didn't find an RNG file",
             r"source code of class '[\w.]{1,400}' has changed",
         ),
-        stating(_notice),
+        answer_from_statements(_answer_notice),
         is_weak=True,
         needs_open=True,
     ),

@@ -6,34 +6,34 @@ import re
 from collections.abc import Iterator
 
 from ckpt.evidence.matching import groups_of
-from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Answer, Case, Statement, are, looked_at, stated
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.case import Answer, Case, Statement, be_verb, finding_statements, looked_at
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, plural, show
-from ckpt.tree.find import children
+from ckpt.model.text import and_more, counted_noun, show
+from ckpt.tree.find import children_of
 
 _ORDER = "optimizer-order"
 """The finding of an optimizer whose states have the shapes of other parameters."""
 _SIZES = re.compile(r"size of tensor a \((\d{1,12})\) must match the size of tensor b \((\d{1,12})\)")
 
 
-def _optimizer(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
     del message
     survey = case.survey
     held = {use.optimizer.name: use for use in survey.matches}
     for section in survey.sections:
-        kind = optimizer(section) if section.kind == "optimizer" else None
+        kind = optimizer_facts(section) if section.kind == "optimizer" else None
         if kind is None:
             continue
         match = held.get(section.name)
-        yield Statement(_groups(section))
+        yield Statement(_groups_text(section))
         if match is not None and match.model is not None:
             model = match.model
             count = sum(survey.roles[index].role in ("parameter", "unknown") for index in model.indices)
             yield Statement(
-                f"{show(model.name, 80) or 'The model'} has {plural(count, 'parameter')}."
+                f"{show(model.name, 80) or 'The model'} has {counted_noun(count, 'parameter')}."
                 + (
                     f" {count - len(match.slots):,} of them are not in the optimizer."
                     if count > len(match.slots)
@@ -49,21 +49,21 @@ def _optimizer(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
-def _groups(section: Section) -> str:
+def _groups_text(section: Section) -> str:
     sizes = [len(group.slots) for group in groups_of(section)]
     name = show(section.name, 80) or "The optimizer"
     if len(sizes) == 1:
-        return f"{name} has one group of {plural(sizes[0], 'parameter')}."
+        return f"{name} has one group of {counted_noun(sizes[0], 'parameter')}."
     listed_sizes = and_more([f"{size:,}" for size in sizes], 12)
     return f"{name} has {len(sizes):,} groups of {listed_sizes} parameters, {sum(sizes):,} in all."
 
 
-def _elements(message: Message, case: Case) -> Answer:
+def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     """Answer two tensors whose shapes do not fit, in a step of an optimizer, in an average, or in a forward."""
     path = case.survey.path
     ordered = case.found(_ORDER)
     if ordered:
-        return Answer(path, tuple(stated(ordered)))
+        return Answer(path, tuple(finding_statements(ordered)))
     sizes = _SIZES.search(message.text)
     if sizes is None or not case.optimizers:
         return looked_at(case)
@@ -74,7 +74,7 @@ def _elements(message: Message, case: Case) -> Answer:
         )
     ]
     for section in case.optimizers:
-        rows.append(Statement(_groups(section)))
+        rows.append(Statement(_groups_text(section)))
     rows.append(
         Statement(
             "The shapes of this file do not tell which: the states fit the order of the model's parameters."
@@ -84,7 +84,7 @@ def _elements(message: Message, case: Case) -> Answer:
     return Answer(path, tuple(rows))
 
 
-def _capturable(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_capturable(message: Message, case: Case) -> Iterator[Statement]:
     del message
     yield Statement(
         "torch 1.12.0 moves the step of Adam and AdamW to the GPU when it loads their state, and then refuses it. torch 1.12.1"
@@ -97,25 +97,27 @@ def _capturable(message: Message, case: Case) -> Iterator[Statement]:
             )
 
 
-def _scaler(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_scaler(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a GradScaler that gets an empty state."""
     del message
     rows: dict[str, int] = {}
-    for key, child in children(case.survey.checkpoint.root):
-        inner = [(f"{key}.{name}", part) for name, part in children(child)]
+    for key, child in children_of(case.survey.checkpoint.root):
+        inner = [(f"{key}.{name}", part) for name, part in children_of(child)]
         for name, part in ((str(key), child), *inner):
             if "scaler" in name.rpartition(".")[2].lower() and not isinstance(part, (int, float, str)):
-                rows[name] = len(children(part))
+                rows[name] = len(children_of(part))
     empty = [name for name, count in rows.items() if not count]
     if empty:
         shown = and_more([show(name, 80) for name in empty], 4)
         yield Statement(
-            f"{shown} {are(empty)} empty: the run that saved had no mixed precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave"
+            f"{shown} {be_verb(empty)} empty: the run that saved had no mixed precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave"
             " the load of the scaler out, or build it with enabled=False as that run did."
         )
     elif rows:
         shown = and_more([show(name, 80) for name in rows], 4)
-        yield Statement(f"{shown} {are(list(rows))} not empty in this file. Is it the file that was loaded?")
+        yield Statement(
+            f"{shown} {be_verb(list(rows))} not empty in this file. Is it the file that was loaded?"
+        )
     else:
         yield Statement("This file holds no state of a GradScaler by that name: leave its load out.")
 
@@ -124,19 +126,19 @@ FAMILIES = (
     Family(
         "scaler",
         (r"state dict is empty, possibly because it was saved from a disabled instance of GradScaler",),
-        stating(_scaler),
+        answer_from_statements(_answer_scaler),
         needs_open=True,
     ),
     Family(
         "optimizer",
         (r"loaded state dict (?:has a different number of|contains a) parameter group",),
-        stating(_optimizer),
+        answer_from_statements(_answer_optimizer),
         needs_open=True,
     ),
     Family(
         "elements",
         (r"[Tt]he size of tensor a \(\d{1,12}\) must match the size of tensor b \(\d{1,12}\)",),
-        _elements,
+        _answer_tensor_sizes,
         needs_open=True,
     ),
     Family(
@@ -146,7 +148,7 @@ FAMILIES = (
             r"`?state_steps`? argument must contain a list of singleton tensors",
             r"If capturable=(?:False|True), (?:params and )?state_steps must be on supported devices",
         ),
-        stating(_capturable),
+        answer_from_statements(_answer_capturable),
         needs_open=True,
     ),
 )

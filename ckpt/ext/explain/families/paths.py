@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
-from ckpt.ext.explain.case import Case, Statement, loads
-from ckpt.model.text import and_more, plural, show
+from ckpt.ext.explain.case import Case, Statement, load_statements
+from ckpt.model.text import and_more, counted_noun, show
 
 NOT_FOUND = re.compile(
     r"(?:No such file or directory|Not a directory): (?:Posix|Windows)?(?:Path\()?['\"]([^'\"\n]{1,2000})['\"]"
@@ -50,7 +50,7 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
         )
     elif own and counted in (len(own), len(names)):
         yield Statement(
-            f"This folder has the states of {plural(len(own), 'custom object')} ({held}), and the program registered {registered:,}. accelerate then loads none of them: schedulers and"
+            f"This folder has the states of {counted_noun(len(own), 'custom object')} ({held}), and the program registered {registered:,}. accelerate then loads none of them: schedulers and"
             " other objects begin anew. Register as many as the run that saved (register_for_checkpointing), in its order, before load_state."
         )
     elif not names:
@@ -63,7 +63,7 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
         yield Statement(
             f"The message counts {counted:,} files of custom objects, and this folder has {len(names):,} ({and_more([show(name, 80) for name in names], 4)}): another folder was loaded."
         )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 def path_in(found: re.Match[str]) -> str:
@@ -80,33 +80,33 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     own = os.path.basename(os.path.abspath(case.survey.path)) if not is_url(case.survey.path) else ""
     shown = show(path, 200)
     name = parts[-1]
-    recorded = list(_recorded(path, case))
+    recorded = list(_answer_recorded_path(path, case))
     if not case.is_folder and own in parts[:-1]:
         yield from _is_a_file(shown, own, case)
     elif not case.is_folder and own == name:
         yield Statement(
-            f"The program found nothing at {shown}, and a file of this name is here.{_where(path)} Give the whole path of this file."
+            f"The program found nothing at {shown}, and a file of this name is here.{_relative_path_note(path)} Give the whole path of this file."
         )
     elif recorded:
         yield from recorded
     elif case.is_folder and (own in parts[:-1] or not parts[:-1]):
-        yield from _lacking(name, shown, case)
+        yield from _answer_lacking_file(name, shown, case)
     elif case.is_folder and own == name:
         yield Statement(
-            f"The program found nothing at {shown}, and a folder of this name is here.{_where(path)} Give the whole path of this folder."
+            f"The program found nothing at {shown}, and a folder of this name is here.{_relative_path_note(path)} Give the whole path of this folder."
         )
     else:
-        yield from _another(path, shown, case)
-    yield from loads(case)
+        yield from _answer_other_path(path, shown, case)
+    yield from load_statements(case)
 
 
-def _where(path: str) -> str:
+def _relative_path_note(path: str) -> str:
     """Say where a relative path begins."""
     is_relative = not path.startswith(("/", "\\", "~")) and path[1:2] != ":"
     return " A relative path begins in the folder in which the program runs." if is_relative else ""
 
 
-def _whole(case: Case) -> Iterator[Statement]:
+def _damage_statements(case: Case) -> Iterator[Statement]:
     """The damage of the file, if there is any."""
     yield from case.damage
 
@@ -114,19 +114,19 @@ def _whole(case: Case) -> Iterator[Statement]:
 def _is_a_file(shown: str, own: str, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"The program looked for {shown}, as if {show(own, 80)} were a folder: it wants the folder in which this file lies, and got the file. Give it the"
-        f" folder, or hand the file over by the argument for a file. {_verdict(case)}".rstrip()
+        f" folder, or hand the file over by the argument for a file. {_whole_text(case)}".rstrip()
     )
-    yield from _whole(case)
+    yield from _damage_statements(case)
 
 
-def _verdict(case: Case) -> str:
+def _whole_text(case: Case) -> str:
     """Say that the file is whole, where ckpt has read all of it."""
     if case.verified is None or case.damage:
         return ""
     return f"This {'folder' if case.is_folder else 'file'} is whole."
 
 
-def _recorded(path: str, case: Case) -> Iterator[Statement]:
+def _answer_recorded_path(path: str, case: Case) -> Iterator[Statement]:
     """Say where a path stands in the file, or the folder that it is in."""
     for value in case.survey.checkpoint.values:
         text = value.node
@@ -139,9 +139,9 @@ def _recorded(path: str, case: Case) -> Iterator[Statement]:
         line = f"{what} stands in this file at {show(value.name, 80)}: most likely the program takes it from there, where it was at the training."
         last = value.name.rpartition(".")[2]
         if value.name in ("args.data", "cfg.task.data", "cfg.model.data"):
-            line += f' fairseq takes another one by arg_overrides={{"{last}": "…"}} of load_model_ensemble_and_task, with the folder that holds {show(_name(path), 80)}.'
+            line += f' fairseq takes another one by arg_overrides={{"{last}": "…"}} of load_model_ensemble_and_task, with the folder that holds {show(_base_name(path), 80)}.'
         else:
-            line += f" Give the program its own {show(last, 60)}, or put {show(_name(path), 80)} there."
+            line += f" Give the program its own {show(last, 60)}, or put {show(_base_name(path), 80)} there."
         yield Statement(line)
         return
 
@@ -154,16 +154,16 @@ def _is_below(path: str, folder: str) -> bool:
     return not re.search(r"[\\/]", rest) or len(re.findall(r"[^\\/]+", folder)) > 1
 
 
-def _name(path: str) -> str:
+def _base_name(path: str) -> str:
     return re.split(r"[\\/]+", path)[-1]
 
 
-def _lacking(name: str, shown: str, case: Case) -> Iterator[Statement]:
+def _answer_lacking_file(name: str, shown: str, case: Case) -> Iterator[Statement]:
     """Answer a folder that lacks a file, or that has it under another number."""
     held = case.survey.checkpoint.parts
     if name in held:
         yield Statement(
-            f"{show(name, 80)} is in this folder, so {shown} is another place.{_where(shown)} Give the whole path of this folder."
+            f"{show(name, 80)} is in this folder, so {shown} is another place.{_relative_path_note(shown)} Give the whole path of this folder."
         )
         return
     if not is_url(case.survey.path) and os.path.exists(os.path.join(case.survey.path, name)):
@@ -215,10 +215,10 @@ def _use_of(name: str, case: Case) -> Iterator[Statement]:
         )
 
 
-def _another(path: str, shown: str, case: Case) -> Iterator[Statement]:
+def _answer_other_path(path: str, shown: str, case: Case) -> Iterator[Statement]:
     what = "folder" if case.is_folder else "file"
     yield Statement(
-        f"The program opens another path than this {what}: nothing is at {shown}.{_where(path)} {_verdict(case)} Put the file that it asks for there, or give"
+        f"The program opens another path than this {what}: nothing is at {shown}.{_relative_path_note(path)} {_whole_text(case)} Put the file that it asks for there, or give"
         " the program the path of yours, where an option takes one.".replace("  ", " ")
     )
-    yield from _whole(case)
+    yield from _damage_statements(case)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 
 _PARTS: tuple[tuple[str, re.Pattern[str], str], ...] = (
@@ -46,7 +46,7 @@ _PARTS: tuple[tuple[str, re.Pattern[str], str], ...] = (
 """The parts of a pipeline, the beginnings of their names, and the node of ComfyUI that loads one with its folder."""
 
 
-def _answer(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     """Say which parts of a pipeline a file holds, and what loads a part alone."""
     del message
     names = [entry.name for entry in case.survey.tensors]
@@ -72,5 +72,10 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
 
 
 FAMILIES = (
-    Family("pipeline", (r"Could not detect model type of: (?!\{)",), stating(_answer), needs_open=True),
+    Family(
+        "pipeline",
+        (r"Could not detect model type of: (?!\{)",),
+        answer_from_statements(_answer_pipeline),
+        needs_open=True,
+    ),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.loading import literal
-from ckpt.ext.explain.case import Case, Statement, keys_text, loads, root_keys, stated
-from ckpt.ext.explain.family import Family, stating
+from ckpt.evidence.loading import string_literal
+from ckpt.ext.explain.case import Case, Statement, finding_statements, keys_text, load_statements, root_keys
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, show
 
 
-def _fairseq(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
     """Answer fairseq, which finds no task: which settings does the file have, and under which key?"""
     keys = root_keys(case)
     if not {"args", "cfg"}.intersection(keys):
@@ -21,7 +21,7 @@ def _fairseq(message: Message, case: Case) -> Iterator[Statement]:
             if keys
             else "This is no checkpoint of fairseq, which records its settings as args or cfg: it holds weights alone."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     tasks = [
         show(str(node), 80)
@@ -46,7 +46,7 @@ def _fairseq(message: Message, case: Case) -> Iterator[Statement]:
             "This file records no task, under args or under cfg: fairseq cannot build the model from it. Build it with your own settings, and"
             " load the weights alone."
         )
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 _UNREAD = re.compile(r"Could not deserialize object (\w{1,100})")
@@ -54,14 +54,14 @@ _SCHEDULES = ("lr_schedule", "clip_range", "clip_range_vf", "learning_rate", "ex
 _PYTHON = re.compile(r"- Python: ([\d.]{1,20})|Python: ([\d.]{1,20})")
 
 
-def _agent(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
     """Answer Stable-Baselines3, which cannot read what its archive holds as pickles of code."""
     label = case.survey.checkpoint.traits.label
     if not label.startswith("Stable-Baselines"):
         yield Statement(
             f"This file is {label}, and no archive of Stable-Baselines3: another file was loaded."
         )
-        yield from loads(case)
+        yield from load_statements(case)
         return
     found = _UNREAD.search(message.text)
     name = found[1] if found is not None else "lr_schedule"
@@ -77,17 +77,17 @@ def _agent(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"The archive holds {show(name, 80)} as pickled code{by}. Another Python cannot read such code. The weights are not touched by it."
     )
-    yield from stated(case.at_least("error"))
+    yield from finding_statements(case.at_least("error"))
     if name in _SCHEDULES:
         yield Statement(
             "A schedule is for training alone. So the load replaces it, by the class of the algorithm that saved (here PPO):",
             (),
-            f'PPO.load({literal(case.survey.path)}, custom_objects={{"learning_rate": 0.0, "lr_schedule": lambda _: 0.0,'
+            f'PPO.load({string_literal(case.survey.path)}, custom_objects={{"learning_rate": 0.0, "lr_schedule": lambda _: 0.0,'
             ' "clip_range": lambda _: 0.0})',
         )
     else:
         yield Statement(
-            f"Make {show(name, 80)} anew, and hand it over: custom_objects={{{literal(name)}: …}} of load. To use it as it is, load in that Python."
+            f"Make {show(name, 80)} anew, and hand it over: custom_objects={{{string_literal(name)}: …}} of load. To use it as it is, load in that Python."
         )
 
 
@@ -107,18 +107,18 @@ def _loaded_twice(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             "load_from_checkpoint is a method of the class: it builds a new model and returns it, so the instance would stay as it was:",
             (),
-            f"model = {name}.load_from_checkpoint({literal(case.survey.path)})",
+            f"model = {name}.load_from_checkpoint({string_literal(case.survey.path)})",
         )
-        yield from loads(case, "Or, for load_state_dict of the instance:")
+        yield from load_statements(case, "Or, for load_state_dict of the instance:")
         return
     yield Statement(
         "A program loads the file itself, and got a dict that was loaded already: hand over the path. load_from_checkpoint of Lightning is a"
         " method of the class, takes the path, and returns the model."
     )
-    yield from loads(case, "For a model that is built already:")
+    yield from load_statements(case, "For a model that is built already:")
 
 
-def _settings(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_settings(message: Message, case: Case) -> Iterator[Statement]:
     """Answer Lightning, whose module takes other arguments than a checkpoint records."""
     del message
     names = [
@@ -132,15 +132,15 @@ def _settings(message: Message, case: Case) -> Iterator[Statement]:
         if names
         else "The file records no argument of the module: its __init__ is called without any."
     )
-    yield from loads(case, "Or build the module yourself, and load the weights alone:")
+    yield from load_statements(case, "Or build the module yourself, and load the weights alone:")
 
 
-def _compiled(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_compiled(message: Message, case: Case) -> Iterator[Statement]:
     """Answer the loader of AOTInductor, which finds no compiled code in a package."""
     label = case.survey.checkpoint.traits.label
     if "PT2" not in label:
         yield Statement(f"This file is {label}, and no package of AOTInductor: it holds no compiled code.")
-        yield from loads(case)
+        yield from load_statements(case)
         return
     paths = [value.path for value in case.survey.checkpoint.values]
     compiled = {
@@ -155,15 +155,15 @@ def _compiled(message: Message, case: Case) -> Iterator[Statement]:
             else "the loader was asked for a model of another name."
         )
         yield Statement(f"This archive holds compiled code, of {names}: {end}")
-        yield from loads(case)
+        yield from load_statements(case)
         return
     yield Statement(
         "This archive holds a program of torch.export (an ExportedProgram, which torch.export.save writes) and no compiled code. AOTIModelPackageLoader and"
         " load_package take what AOTInductor has compiled. Compile it on a machine with the device and the libraries of the target:",
         (),
-        f"torch._inductor.aoti_compile_and_package(torch.export.load({literal(case.survey.path)}))",
+        f"torch._inductor.aoti_compile_and_package(torch.export.load({string_literal(case.survey.path)}))",
     )
-    yield from loads(case, "In Python it loads without that:")
+    yield from load_statements(case, "In Python it loads without that:")
 
 
 FAMILIES = (
@@ -173,7 +173,7 @@ FAMILIES = (
             r"Failed to find a generated cpp file or so file for model ",
             r"No (?:compiled )?\.?so file(?:s)? found in (?:the )?(?:package|archive)",
         ),
-        stating(_compiled),
+        answer_from_statements(_answer_compiled),
         needs_open=True,
     ),
     Family(
@@ -182,7 +182,7 @@ FAMILIES = (
             r"'NoneType' object has no attribute 'task'",
             r"Could not infer task type from ",
         ),
-        stating(_fairseq),
+        answer_from_statements(_answer_fairseq),
         needs_open=True,
     ),
     Family(
@@ -191,14 +191,19 @@ FAMILIES = (
             r"Could not deserialize object \w{1,100}\. Consider using `custom_objects`",
             r"assert callable\(value_schedule\)",
         ),
-        stating(_agent),
+        answer_from_statements(_answer_agent),
         needs_open=True,
     ),
-    Family("loaded", (_LOADED.pattern, _ON_INSTANCE.pattern), stating(_loaded_twice), needs_open=True),
+    Family(
+        "loaded",
+        (_LOADED.pattern, _ON_INSTANCE.pattern),
+        answer_from_statements(_loaded_twice),
+        needs_open=True,
+    ),
     Family(
         "settings",
         (r"Checkpoint contains hyperparameters but \w{1,200}'s __init__ is missing the argument",),
-        stating(_settings),
+        answer_from_statements(_answer_settings),
         needs_open=True,
     ),
 )

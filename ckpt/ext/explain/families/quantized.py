@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ckpt.model.text import and_more, plural
+from ckpt.model.text import and_more, counted_noun
 
 _PACKED = ("qweight", "quant_weight", "weight_packed", "packed_weight", "weight_int8", "int_weight")
 """The names that quantizers give the packed weight of a layer: GPTQ, AWQ, lit-gpt, compressed-tensors, HQQ."""
@@ -37,7 +37,7 @@ def packed_and_plain(
         return None
     names = {f"{layer}.{leaf}" for layer, leaves in layers.items() for leaf in (*leaves, "weight")}
     leaves = list(dict.fromkeys(leaf for group in layers.values() for leaf in group))
-    where = f"({and_more(leaves, 4)} in {plural(len(layers), 'layer')})"
+    where = f"({and_more(leaves, 4)} in {counted_noun(len(layers), 'layer')})"
     if is_saved:
         text = (
             f"This file is quantized {where}, and the model was built for plain weights: build it for the quantization of the file, or take the"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, keys_text, loads, offered
+from ckpt.ext.explain.case import Case, Statement, command_statements, keys_text, load_statements
 from ckpt.ext.explain.families.imports import rows_of
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, places_text, show
 
@@ -19,7 +19,7 @@ def _is_program(case: Case) -> bool:
     return case.survey.checkpoint.traits.names_are_code
 
 
-def _program(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_program(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.jit.load, which takes programs alone."""
     del message
     if _is_program(case):
@@ -27,8 +27,8 @@ def _program(message: Message, case: Case) -> Iterator[Statement]:
             "This file is a TorchScript program, which torch.jit.load takes:", (), case.survey.load.expression
         )
         return
-    yield Statement(f"{_whole(case)} It is no TorchScript program: {_content(case)}.")
-    yield from loads(case, "It loads in Python so:")
+    yield Statement(f"{_whole_text(case)} It is no TorchScript program: {_content_text(case)}.")
+    yield from load_statements(case, "It loads in Python so:")
     yield Statement(
         "torch.jit.load, libtorch, DJL and other C++ programs take what torch.jit.save wrote: load the weights into the model"
         " in Python, then write it so:",
@@ -57,11 +57,13 @@ _LIBRARIES = {
 """Namespaces of operators -> the package whose import registers them."""
 
 
-def _operator(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.jit.load, which lacks an operator or a class of the program."""
     if not _is_program(case):
-        yield Statement(f"This file is no TorchScript program: {_content(case)}. Another file was loaded.")
-        yield from loads(case)
+        yield Statement(
+            f"This file is no TorchScript program: {_content_text(case)}. Another file was loaded."
+        )
+        yield from load_statements(case)
         return
     found = _OPERATOR.search(message.text)
     kind = _TYPE.search(message.text)
@@ -93,13 +95,13 @@ def _operator(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
-def _whole(case: Case) -> str:
+def _whole_text(case: Case) -> str:
     if case.verified is None:
         return ""
     return "This file is whole." if not case.damage else "This file is damaged: ckpt verify says where."
 
 
-def _content(case: Case) -> str:
+def _content_text(case: Case) -> str:
     """The content of a file in a few words."""
     survey = case.survey
     if case.has_module:
@@ -123,15 +125,17 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
     if not case.survey.checkpoint.traits.is_pickle or case.survey.checkpoint.traits.in_place is False:
         yield Statement(f"This file is {label}, which torch 1.5 and older read.")
         return
-    yield Statement(f"{_whole(case)} It is a {label}, the format of torch 1.6 and newer.".strip())
+    yield Statement(f"{_whole_text(case)} It is a {label}, the format of torch 1.6 and newer.".strip())
     way = case.written(("convert", "--format", "torch-legacy"), ".legacy", ".pth")
     if way.command is not None:
         yield Statement("A copy in the format that older versions read:", (), way.command)
     else:
-        yield from _plain(case, "A copy with plain values, which --format torch-legacy can then take:")
+        yield from _plain_copy_statements(
+            case, "A copy with plain values, which --format torch-legacy can then take:"
+        )
 
 
-def _mmap(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
     del message
     label = case.survey.checkpoint.traits.label
     if case.survey.checkpoint.traits.in_place:
@@ -140,7 +144,7 @@ def _mmap(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"The format of this file is {label}, and mmap=True takes the zip format of torch 1.6 and newer."
     )
-    yield from offered("A copy in it:", case.plan(("convert",)))
+    yield from command_statements("A copy in it:", case.plan(("convert",)))
 
 
 def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
@@ -154,18 +158,18 @@ def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
         )
     if not rows:
         yield Statement(f"The file does not name {show(name, 80)}: another file was loaded.")
-    yield from _plain(case, "Read it with a newer torch, or make a copy without such calls:")
+    yield from _plain_copy_statements(case, "Read it with a newer torch, or make a copy without such calls:")
 
 
-def _protocol(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_protocol(message: Message, case: Case) -> Iterator[Statement]:
     del message
-    yield from _plain(
+    yield from _plain_copy_statements(
         case,
         "A newer Python wrote the pickle of this file. ckpt writes pickles of protocol 2, which each Python reads:",
     )
 
 
-def _numpy(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a numpy of another version than the one that wrote the arrays of a file."""
     del message
     rows = [
@@ -185,10 +189,10 @@ def _numpy(message: Message, case: Case) -> Iterator[Statement]:
         if is_new
         else f"{by} scalars or arrays{where}."
     )
-    yield from _plain(case, "Or make a copy with plain numbers and tensors in their place:")
+    yield from _plain_copy_statements(case, "Or make a copy with plain numbers and tensors in their place:")
 
 
-def _system(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_system(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a path of another operating system."""
     kind = "PosixPath" if "PosixPath" in message.text else "WindowsPath"
     rows = [
@@ -202,20 +206,20 @@ def _system(message: Message, case: Case) -> Iterator[Statement]:
     at = f" at {places_text(places)}" if places else ""
     system = "Windows" if kind == "PosixPath" else "Linux and macOS"
     yield Statement(f"The file holds {named}{at}. {system} cannot make a {kind}.")
-    yield from _plain(case, "A copy with texts in its place loads everywhere:")
+    yield from _plain_copy_statements(case, "A copy with texts in its place loads everywhere:")
 
 
-def _plain(case: Case, text: str) -> Iterator[Statement]:
+def _plain_copy_statements(case: Case, text: str) -> Iterator[Statement]:
     way = case.plan(("plain",))
     if way.command is None:
         way = case.plan(("convert",))
     if way.command is not None:
-        yield from offered(text, way)
+        yield from command_statements(text, way)
     elif way.reason is not None:
         yield Statement(f"No command makes such a copy: {way.reason}.")
 
 
-def _upgrade(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_upgrade(message: Message, case: Case) -> Iterator[Statement]:
     """Answer transformers, which takes pickles from torch 2.6 on alone."""
     del message
     if not case.survey.checkpoint.traits.is_pickle:
@@ -246,7 +250,7 @@ FAMILIES = (
             r"(?:version|code/__torch__\.py): file not found",
             r"Cannot use ``weights_only=True`` with TorchScript archives",
         ),
-        stating(_program),
+        answer_from_statements(_answer_program),
     ),
     Family(
         "operator",
@@ -254,7 +258,7 @@ FAMILIES = (
             r"Unknown builtin op: [\w.]{1,200}::[\w.]{1,200}",
             r"Unknown type name '[\w.]{1,400}'(?=:)",
         ),
-        stating(_operator),
+        answer_from_statements(_answer_operator),
         needs_open=True,
     ),
     Family(
@@ -264,13 +268,15 @@ FAMILIES = (
             r"is a zip archive \(did you mean to use torch\.jit\.load\(\)\?\)",
             r"Your PyTorch installation may be too old",
         ),
-        stating(_older_torch),
+        answer_from_statements(_older_torch),
     ),
-    Family("mmap", (r"mmap can only be used with files saved with",), stating(_mmap)),
+    Family("mmap", (r"mmap can only be used with files saved with",), answer_from_statements(_answer_mmap)),
     Family(
-        "newer-torch", (r"Can't get attribute '_rebuild_\w{1,100}' on <module 'torch",), stating(_newer_torch)
+        "newer-torch",
+        (r"Can't get attribute '_rebuild_\w{1,100}' on <module 'torch",),
+        answer_from_statements(_newer_torch),
     ),
-    Family("protocol", (r"unsupported pickle protocol: \d",), stating(_protocol)),
+    Family("protocol", (r"unsupported pickle protocol: \d",), answer_from_statements(_answer_protocol)),
     Family(
         "numpy",
         (
@@ -278,15 +284,19 @@ FAMILIES = (
             r"is not a known BitGenerator module",
             r"__(?:randomstate|generator|bit_generator)_ctor\(\) takes ",
         ),
-        stating(_numpy),
+        answer_from_statements(_answer_numpy),
     ),
-    Family("system", (r"cannot instantiate '(?:Posix|Windows)Path' on your system",), stating(_system)),
+    Family(
+        "system",
+        (r"cannot instantiate '(?:Posix|Windows)Path' on your system",),
+        answer_from_statements(_answer_system),
+    ),
     Family(
         "upgrade",
         (
             r"serious vulnerability issue in `?torch\.load`?",
             r"require users to upgrade torch to at least v2\.6",
         ),
-        stating(_upgrade),
+        answer_from_statements(_answer_upgrade),
     ),
 )

@@ -43,7 +43,7 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
         for value in case.survey.checkpoint.values
         if type(value.node) is int
         and value.node == ours
-        and _OF_SETTINGS.search(_above(value.name))
+        and _OF_SETTINGS.search(_parent_name(value.name))
         and not _OF_TRAINING.search(value.name.rpartition(".")[2].lower())
     ]
     named += _in_yaml(ours, case)
@@ -76,12 +76,12 @@ def settings_places(case: Case) -> list[str]:
     """The places of the settings in a file, the outermost ones."""
     found: dict[str, None] = {}
     for value in case.survey.checkpoint.values:
-        match = _OF_SETTINGS.search(f"{_above(value.name)}.")
+        match = _OF_SETTINGS.search(f"{_parent_name(value.name)}.")
         if match is not None:
             found[value.name[: match.end()].rstrip("._")] = None
     return list(found)
 
 
-def _above(name: str) -> str:
+def _parent_name(name: str) -> str:
     """The name of what holds a value."""
     return name.rpartition(".")[0]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.loading import literal
-from ckpt.ext.explain.case import Case, Statement, loads
+from ckpt.evidence.loading import string_literal
+from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.ext.explain.families.spellings import lost_of_recurrent, recurrent_statement
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, plural, show
-from ckpt.tree.find import aliases
+from ckpt.model.text import and_more, counted_noun, show
+from ckpt.tree.find import tied_aliases
 
 
-def _saving(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_saving(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a save that failed: the file that is here was written before it, or is what it left."""
     del message
     yield Statement(
@@ -27,13 +27,13 @@ def _saving(message: Message, case: Case) -> Iterator[Statement]:
     report = case.verified
     if report is not None:
         yield Statement(f"This file is whole ({and_more(list(report.checked), 4)}): it is of another save.")
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 _PARENT = re.compile(r"Parent directory (.{1,2000}?) does not exist")
 
 
-def _parent(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_parent(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a save into a folder that is not there."""
     del case
     found = _PARENT.search(message.text)
@@ -43,7 +43,7 @@ def _parent(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"The message is about writing, and no file is its cause: torch.save makes no folders.{where} Make it before the save:",
         (),
-        f"import os; os.makedirs({literal(folder)}, exist_ok=True)" if folder else None,
+        f"import os; os.makedirs({string_literal(folder)}, exist_ok=True)" if folder else None,
     )
 
 
@@ -74,17 +74,17 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
-def _shared(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_shared(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which keeps no two tensors of one storage."""
     if "None is covering the entire storage" in message.text:
-        yield from _flat(case)
+        yield from _answer_flat_weights(case)
         return
-    same = aliases(case.survey.checkpoint)
+    same = tied_aliases(case.survey.checkpoint)
     tied = case.found("tied")
     names = [name for row in tied for name in row.tensors] or list(same)
     if names:
         yield Statement(
-            f"{plural(len(names), 'tensor')} of this file share memory: {and_more([show(name, 120) for name in names], 6)}."
+            f"{counted_noun(len(names), 'tensor')} of this file share memory: {and_more([show(name, 120) for name in names], 6)}."
         )
     for words in (("convert",), ("slim",)):
         way = case.written(words, "", ".safetensors")
@@ -93,10 +93,10 @@ def _shared(message: Message, case: Case) -> Iterator[Statement]:
                 "ckpt writes each value once, and the names that share it into the metadata:", (), way.command
             )
             return
-    yield from loads(case)
+    yield from load_statements(case)
 
 
-def _flat(case: Case) -> Iterator[Statement]:
+def _answer_flat_weights(case: Case) -> Iterator[Statement]:
     """Answer safetensors, which found no tensor that has a whole memory: the flat weights of a recurrent layer."""
     yield Statement(
         "The message is about the live model: some of its tensors are parts of one memory, as the weights of nn.GRU, nn.LSTM and nn.RNN are on"
@@ -108,10 +108,10 @@ def _flat(case: Case) -> Iterator[Statement]:
     if lost:
         yield recurrent_statement(lost)
     else:
-        yield from loads(case)
+        yield from load_statements(case)
 
 
-def _contiguous(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_contiguous(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which writes tensors whose elements lie in order."""
     del message
     yield Statement(
@@ -123,10 +123,10 @@ def _contiguous(message: Message, case: Case) -> Iterator[Statement]:
         if way.command is not None:
             yield Statement("ckpt writes the elements in their order:", (), way.command)
             return
-    yield from loads(case)
+    yield from load_statements(case)
 
 
-def _pickling(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_pickling(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a save of something that cannot be pickled."""
     del message
     yield Statement(
@@ -137,7 +137,7 @@ def _pickling(message: Message, case: Case) -> Iterator[Statement]:
         way = case.plan(("weights",))
         if way.command is not None:
             yield Statement("Its weights alone:", (), way.command)
-    yield from loads(case)
+    yield from load_statements(case)
 
 
 FAMILIES = (
@@ -151,7 +151,7 @@ FAMILIES = (
             r"Disk quota exceeded",
             r"File \S{1,2000} cannot be opened\.",
         ),
-        stating(_saving),
+        answer_from_statements(_answer_saving),
     ),
     Family(
         "file-name",
@@ -159,9 +159,11 @@ FAMILIES = (
             r"\[Errno \d{1,4}\] Invalid argument: '(?![A-Za-z]:[^:|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]",
             r"\[Errno \d{1,4}\] Invalid argument: '[^'\n]{0,2000}?(?<!\\)(?:\\\\){0,4}\\(?:x[01][0-9a-f]|[tnr])",
         ),
-        stating(_file_name),
+        answer_from_statements(_file_name),
     ),
-    Family("parent", (r"Parent directory .{1,2000}? does not exist",), stating(_parent)),
+    Family(
+        "parent", (r"Parent directory .{1,2000}? does not exist",), answer_from_statements(_answer_parent)
+    ),
     Family(
         "shared",
         (
@@ -170,13 +172,13 @@ FAMILIES = (
             r"contained shared tensors \[",
             r"None is covering the entire storage",
         ),
-        stating(_shared),
+        answer_from_statements(_answer_shared),
         needs_open=True,
     ),
     Family(
         "contiguous",
         (r"You are trying to save a non contiguous tensor",),
-        stating(_contiguous),
+        answer_from_statements(_answer_contiguous),
         needs_open=True,
     ),
     Family(
@@ -187,7 +189,7 @@ FAMILIES = (
             r"cannot pickle '[\w. ]{1,100}' object",
             r"cannot serialize a bytes object larger than 4 ?GiB",
         ),
-        stating(_pickling),
+        answer_from_statements(_answer_pickling),
         needs_open=True,
     ),
 )

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.evidence.dialects import LEAVES
 from ckpt.evidence.pretrained import merged_parts
-from ckpt.ext.explain.case import Case, Statement, are
+from ckpt.ext.explain.case import Case, Statement, be_verb
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, plural, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _MOST_COMPARED = 20_000
 """Pairs of words that are compared letter by letter."""
@@ -42,7 +42,7 @@ def cut_names(unexpected: Sequence[str], names: Collection[str]) -> int:
 def cut_statement(count: int, missing: Sequence[str], names: Collection[str], case: Case) -> Statement:
     """Say that a program cuts names that have no prefix."""
     prefix = next((word for word in ("module.", "_orig_mod.", "model.", "net.") if len(word) == count), None)
-    cut = f"the first {plural(count, 'letter')}"
+    cut = f"the first {counted_noun(count, 'letter')}"
     reason = f", as if each began with {prefix!r}" if prefix is not None else ""
     met = sum(name in names for name in missing)
     text = (
@@ -62,7 +62,7 @@ class Spelled(NamedTuple):
     rules: tuple[str, ...]
 
 
-def spelled(absent: Sequence[str], here: Sequence[str], names: Collection[str]) -> Spelled:
+def find_misspelled(absent: Sequence[str], here: Sequence[str], names: Collection[str]) -> Spelled:
     """Find missing keys that differ from an unexpected one by some letters of one word."""
     words: dict[str, str] = {}
     partners: dict[str, str] = {}
@@ -130,7 +130,7 @@ def spelled_statement(found: Spelled, missing: int, case: Case) -> Statement:
     """Say which keys are spelled in another way, with the command that gives them the names of the model."""
     pairs = [f"{show(old, 120)} for {show(new, 120)}" for new, old in found.partners.items()]
     text = (
-        f"{len(found.partners):,} of the {plural(missing, 'missing key')} {are(list(found.partners))} there"
+        f"{len(found.partners):,} of the {counted_noun(missing, 'missing key')} {be_verb(list(found.partners))} there"
         if missing > 1
         else "The missing key is there"
     )
@@ -139,7 +139,7 @@ def spelled_statement(found: Spelled, missing: int, case: Case) -> Statement:
     return Statement(text, (), way.command if found.rules else None)
 
 
-def averages(rest: Sequence[str], names: Collection[str]) -> list[str]:
+def averaged_keys(rest: Sequence[str], names: Collection[str]) -> list[str]:
     """The keys that are averages of the weights of a file, in the names of mmdet: `ema_backbone_conv1_weight`."""
     flat = {_AVERAGED + name.replace(".", "_") for name in names}
     return [name for name in rest if name in flat]
@@ -148,7 +148,7 @@ def averages(rest: Sequence[str], names: Collection[str]) -> list[str]:
 def averages_statement(found: Sequence[str]) -> Statement:
     """Say what keys of averages are for."""
     return Statement(
-        f"{plural(len(found), 'key')} of this file {are(found)} running averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and"
+        f"{counted_noun(len(found), 'key')} of this file {be_verb(found)} running averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and"
         " mmdet). A model without that hook has no place for them and loses nothing else: the load has the weights, and not their averages."
     )
 
@@ -209,7 +209,7 @@ def merged_layers(message: Message, shapes: Mapping[str, tuple[int, ...]], case:
         len(rows) == 1 and len(said) == 1 and said[0] > 0 and rows[0] % said[0] == 0 and rows[0] > said[0]
     )
     yield Statement(
-        f"{plural(len(parts), 'tensor')} lora_B of this adapter {'has' if len(parts) == 1 else 'have'} three axes beside a lora_A of two: the merged layers"
+        f"{counted_noun(len(parts), 'tensor')} lora_B of this adapter {'has' if len(parts) == 1 else 'have'} three axes beside a lora_A of two: the merged layers"
         f" of PEFT 0.2 (enable_lora).{stacked if is_stacked else ''} PEFT 0.3 and newer have no such layer, so no value of r fits. Load it with peft 0.2.0, or"
         " train the adapter anew."
     )
@@ -228,7 +228,7 @@ def not_trained_statement(absent: Sequence[str], shapes: dict[str, tuple[int, ..
     here = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
     there = list(dict.fromkeys(_LORA.split(name)[0] for name in absent))
     return Statement(
-        f"The adapter has {plural(len(here), 'layer')} of LoRA, and none at {and_more([show(name, 120) for name in there], 4)}. PEFT builds layers"
+        f"The adapter has {counted_noun(len(here), 'layer')} of LoRA, and none at {and_more([show(name, 120) for name in there], 4)}. PEFT builds layers"
         " where target_modules of adapter_config.json match, and that is at more places than the run that saved had trained. The new ones begin"
         " without effect (lora_B is zero), so the adapter loads as it was trained. Narrow target_modules to be rid of the warning."
     )
@@ -248,14 +248,14 @@ def base_of_adapter(
     base = [name for name in absent if not _LORA.search(name)]
     if base:
         yield Statement(
-            f"{plural(len(base), 'missing key')} {are(base)} of the base model. The file of an adapter has none of its weights: expected, for they"
+            f"{counted_noun(len(base), 'missing key')} {be_verb(base)} of the base model. The file of an adapter has none of its weights: expected, for they"
             " stay as the base model was loaded.",
         )
     layers = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
     same = [name for name in others if _LORA.split(name)[0] in layers]
     if same:
         yield Statement(
-            f"{plural(len(same), 'missing key')} {are(same)} of an adapter at layers that this file has: the load gave this file to an adapter of"
+            f"{counted_noun(len(same), 'missing key')} {be_verb(same)} of an adapter at layers that this file has: the load gave this file to an adapter of"
             " another name, and that one is complete, or it gave no tensor of it to the model.",
             tuple(same),
         )
@@ -319,7 +319,7 @@ def older_leaves_statement(older: Sequence[str], case: Case) -> Statement:
     olds = [old for old, _ in LEAVES]
     count = sum(entry.name.rpartition(".")[2] in olds for entry in case.survey.tensors)
     text = (
-        f"{show(older[0], 120)} is a norm in its old spelling, of TensorFlow: gamma is weight, and beta is bias, and {plural(count, 'tensor')} of this file"
+        f"{show(older[0], 120)} is a norm in its old spelling, of TensorFlow: gamma is weight, and beta is bias, and {counted_noun(count, 'tensor')} of this file"
         f" {'has' if count == 1 else 'have'} it. from_pretrained of transformers takes both; other programs take the new one."
     )
     rules = [word for old, new in LEAVES for word in ("--sub", rf"s/\.{old}$/.{new}/")]

@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, are
-from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.case import Case, Statement, be_verb
+from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import and_more, pasted_path, plural, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 
-def _answer(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for section in case.survey.main or case.survey.candidates:
@@ -23,7 +23,7 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
                 examples.setdefault(entry.tensor.dtype.name, entry.name)
     if not counts:
         return
-    texts = [f"{plural(count, 'tensor')} of {name}" for name, count in counts.most_common()]
+    texts = [f"{counted_noun(count, 'tensor')} of {name}" for name, count in counts.most_common()]
     yield Statement(f"The weights of this file are {and_more(texts, 6)}.")
     if len(counts) > 1:
         names = [f"{show(examples[name], 120)} ({name})" for name in counts]
@@ -61,7 +61,7 @@ def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
-def _float64(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_float64(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a device without float64: which tensors have it?"""
     del message
     wide = {entry.name: entry.tensor.dtype.name for entry in case.survey.tensors}
@@ -73,7 +73,7 @@ def _float64(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     yield Statement(
-        f"{plural(len(names), 'tensor')} of this file {are(names)} {' or '.join(sorted(set(wide.values())))}, which the GPUs of Apple do not have:"
+        f"{counted_noun(len(names), 'tensor')} of this file {be_verb(names)} {' or '.join(sorted(set(wide.values())))}, which the GPUs of Apple do not have:"
         f" {and_more([show(name, 120) for name in names], 4)}."
     )
     way = case.plan(("convert", "--dtype", "float32"))
@@ -84,7 +84,7 @@ def _float64(message: Message, case: Case) -> Iterator[Statement]:
 _OF_RANDOM = re.compile(r"(?:^|[._])(?:rng|random|generator)(?:[._]|$)|rng_?state", re.IGNORECASE)
 
 
-def _random(message: Message, case: Case) -> Iterator[Statement]:
+def _answer_random_state(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a generator of random numbers that gets no bytes on the CPU."""
     del message
     states = [entry for entry in case.survey.tensors if _OF_RANDOM.search(entry.name)]
@@ -118,7 +118,7 @@ FAMILIES = (
             r"MPS framework doesn't support float64",
             r"Cannot convert a (?:float64|MPS) Tensor to (?:MPS|float64)",
         ),
-        stating(_float64),
+        answer_from_statements(_answer_float64),
         needs_open=True,
     ),
     Family(
@@ -127,7 +127,7 @@ FAMILIES = (
             r"RNG state must be a torch\.ByteTensor",
             r"expected a torch\.ByteTensor, but got ",
         ),
-        stating(_random),
+        answer_from_statements(_answer_random_state),
         needs_open=True,
     ),
     Family(
@@ -137,7 +137,7 @@ FAMILIES = (
             r"(?i:\b(?:weights?|state[_ ]dict|checkpoint|model|parameters?|EMA|tensors?) contains? (?:an? )?(?:NaN|inf))",
             r"[Ll]oss (?:became|is) (?:infinite or )?(?:NaN|nan)\b",
         ),
-        stating(_not_finite),
+        answer_from_statements(_not_finite),
         needs_open=True,
     ),
     Family(
@@ -153,7 +153,7 @@ FAMILIES = (
             r"dtype mismatch between source and target",
             r"Found dtype \w{3,20} but expected \w{3,20}",
         ),
-        stating(_answer),
+        answer_from_statements(_answer_types),
         needs_open=True,
     ),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, keys_text, loads, root_keys
-from ckpt.model.text import plural, show
+from ckpt.ext.explain.case import Case, Statement, keys_text, load_statements, root_keys
+from ckpt.model.text import counted_noun, show
 from ckpt.tree.view import look
 
 UNPACKED = re.compile(
@@ -33,13 +33,13 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
             yield Statement(
                 f"The root of this file is a {show(root.type, 40)} of {held:,} things, and the program unpacks {expected:,}: another version of it wrote the file."
             )
-            yield from loads(case)
+            yield from load_statements(case)
         return
     keys = root_keys(case)
     count = len(keys) or len(case.survey.tensors)
     if case.has_module and not keys:
         yield Statement(f"{so} file holds one pickled module, and not {expected:,} things. Take it whole.")
-        yield from loads(case)
+        yield from load_statements(case)
         return
     if not count or count == expected or (found[2] is not None and int(found[2]) != count):
         return
@@ -47,7 +47,7 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
         case.survey.candidates
     )
     what = (
-        f"one state dict of {plural(len(case.survey.tensors), 'tensor')}, the weights by their names"
+        f"one state dict of {counted_noun(len(case.survey.tensors), 'tensor')}, the weights by their names"
         if is_state_dict and count >= len(case.survey.tensors)
         else f"one dict of {keys_text(case)}"
     )
@@ -55,7 +55,7 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
     load = case.survey.load.expression
     if load is None or not case.survey.candidates:
         yield Statement(text)
-        yield from loads(case)
+        yield from load_statements(case)
         return
     yield Statement(
         f"{text} Take it whole:" if is_state_dict else f"{text} The weights load so:",
@@ -84,11 +84,11 @@ def of_subscript(found: re.Match[str], case: Case) -> Iterator[Statement]:
             if way.command is not None:
                 yield Statement("The weights alone, as a dict:", (), way.command)
             else:
-                yield from loads(case)
+                yield from load_statements(case)
         return
     kind = found[2] or found[3]
     if root.kind == "sequence" and root.type.rpartition(".")[2] == kind:
         yield Statement(
             f"The root of this file is a {kind}, and no dict: the program asks it for a key. What it holds is asked for by its position ([0], [1] …)."
         )
-        yield from loads(case)
+        yield from load_statements(case)

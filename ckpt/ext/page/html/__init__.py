@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ckpt import __version__
-from ckpt.ext.page.views import Numbers, payload
+from ckpt.ext.page.views import Numbers, page_payload
 from ckpt.model.text import Json
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -68,12 +68,12 @@ def html_page(
     `date` is the day that the page names as its own, `numbers` are what the files record. Equal documents give equal
     bytes on one day.
     """
-    kind, data = embedded({**payload(documents, __version__, numbers or {}), "date": date})
-    library, style = _asset("echarts.min.js"), _asset("report.css")
-    own = "".join(_asset(name) for name in SCRIPTS)
+    kind, data = embed_data({**page_payload(documents, __version__, numbers or {}), "date": date})
+    library, style = _read_asset("echarts.min.js"), _read_asset("report.css")
+    own = "".join(_read_asset(name) for name in SCRIPTS)
     script = f'(function () {{\n"use strict";\n{own}}})();\n'
     policy = (
-        f"default-src 'none'; script-src {_hashed(library)} {_hashed(script)}; style-src {_hashed(style)};"
+        f"default-src 'none'; script-src {_hash_source(library)} {_hash_source(script)}; style-src {_hash_source(style)};"
         " base-uri 'none'; form-action 'none'"
     )
     page = _PAGE.format(
@@ -88,7 +88,7 @@ def html_page(
     return page.encode()
 
 
-def embedded(data: Mapping[str, Json]) -> tuple[str, str]:
+def embed_data(data: Mapping[str, Json]) -> tuple[str, str]:
     """The type and the text of the element that holds the data: JSON without `<`, `>` and `&`, or deflated in base64."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     if len(text) > PACK_BYTES:
@@ -98,9 +98,9 @@ def embedded(data: Mapping[str, Json]) -> tuple[str, str]:
     return "application/json", text
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-def _hashed(text: str) -> str:
+def _hash_source(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -25,7 +25,6 @@ from ckpt.pickle.judge.grammar.forms import (
     Rule,
     State,
     class_of,
-    either,
     holds_text,
     is_anything,
     is_attributes,
@@ -34,6 +33,7 @@ from ckpt.pickle.judge.grammar.forms import (
     is_plain,
     is_short,
     made_by,
+    one_of_forms,
     result_of,
     stands_closed,
     stands_decorated,
@@ -185,7 +185,7 @@ def _data_alone(grammar: Grammar, name: str, value: Node) -> Manner:
 
 
 _DATA_ALONE = State(TABLES, _data_alone)
-_data = either(is_plain, result_of("builtins.range"))
+_data = one_of_forms(is_plain, result_of("builtins.range"))
 
 
 def _module_rule(name: str) -> Rule:

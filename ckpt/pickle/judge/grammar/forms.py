@@ -125,7 +125,7 @@ class _Search:
             if parts is None:
                 if id(node) in sizes or id(node) in is_open or self._leaf(node) is not None:
                     continue
-                parts = _parts(node)
+                parts = _node_parts(node)
                 is_open.add(id(node))
                 todo.append((node, parts))
                 todo += [(part, None) for part in parts if type(part) not in _SCALARS]
@@ -184,7 +184,7 @@ class _Nesting:
             if parts is None:
                 if id(node) in depths or id(node) in is_open:
                     continue
-                parts = [part for part in _parts(node) if type(part) in _NESTING]
+                parts = [part for part in _node_parts(node) if type(part) in _NESTING]
                 is_open.add(id(node))
                 todo.append((node, parts))
                 todo += [(part, None) for part in parts]
@@ -390,7 +390,7 @@ class Grammar:
                 return True
             if type(node) in (list, tuple, Dict, Set) and id(node) not in seen:
                 seen.add(id(node))
-                todo += [(part, offset) for part in _parts(node)]
+                todo += [(part, offset) for part in _node_parts(node)]
         return False
 
     def is_plain(self, node: Node) -> bool:
@@ -497,7 +497,7 @@ _LONG_MADE = 1 << 20
 _MAKERS_OF_TEXT = ("_codecs.encode", "builtins.bytes", "builtins.bytearray", "builtins.str")
 
 
-def _parts(node: Node) -> list[Node]:
+def _node_parts(node: Node) -> list[Node]:
     if type(node) is Opaque:
         if type(node.meaning) is Nested:
             return [node.meaning.root]
@@ -636,7 +636,7 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
     """
     func, args = class_of(call.func), call.args
     if type(call.func) is Opaque:
-        func = _method(call.func)
+        func = _method_behind(call.func)
     if func is None or (call.kwargs is not None and call.kwargs.keys):
         return None
     cls = class_of(args[0]) if args and call.how not in NEW and func.module in COPYREG else None
@@ -671,7 +671,7 @@ _BASES = frozenset(
 )
 
 
-def _method(call: Opaque) -> Global | None:
+def _method_behind(call: Opaque) -> Global | None:
     """The method or class that `getattr(C, "name")` is, where it has a rule."""
     of = call.args[0] if is_getattr(call) else None
     if type(of) is not Global:
@@ -738,7 +738,7 @@ def is_short_text(grammar: Grammar, node: Node) -> bool:
     return holds_text(node) and len(node) <= _SHORT  # type: ignore[arg-type]
 
 
-def matching(pattern: str) -> Form:
+def text_matching(pattern: str) -> Form:
     return lambda grammar, node: is_short_text(grammar, node) and re.fullmatch(pattern, str(node)) is not None
 
 
@@ -818,7 +818,7 @@ def named(*names: str) -> Form:
     return form
 
 
-def either(*forms: Form) -> Form:
+def one_of_forms(*forms: Form) -> Form:
     return lambda grammar, node: any(form(grammar, node) for form in forms)
 
 
@@ -864,7 +864,7 @@ class State:
         self._other = other
         self._has_slots = has_slots
         self._needed = frozenset(needed)
-        self._judging: Form = self._judge  # one object, for answers are kept by its id
+        self._judging: Form = self._judge_state  # one object, for answers are kept by its id
 
     def __call__(self, grammar: Grammar, node: Node) -> bool:
         if is_tuple(node) and len(node) == 2 and self._has_slots:
@@ -873,7 +873,7 @@ class State:
             )
         return grammar.once(self._judging, node) if type(node) is Dict else node is None
 
-    def _judge(self, grammar: Grammar, node: Node) -> bool:
+    def _judge_state(self, grammar: Grammar, node: Node) -> bool:
         assert type(node) is Dict
         if not all(map(holds_text, node.keys)):
             return False
@@ -947,7 +947,7 @@ def takes_many(form: Form) -> Args:
 takes_nothing = takes()
 
 
-def much(grammar: Grammar, call: Opaque) -> int:
+def much_work(grammar: Grammar, call: Opaque) -> int:
     """The work of making an object of kilobytes in a few bytes of a pickle: a generator of numbers, a table of times."""
     return _KILOBYTES
 

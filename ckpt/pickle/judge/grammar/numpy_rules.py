@@ -8,7 +8,6 @@ from ckpt.model.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.pickle.judge.grammar.forms import (
     Grammar,
     Rule,
-    either,
     free_attributes,
     holds_flag,
     holds_text,
@@ -18,12 +17,13 @@ from ckpt.pickle.judge.grammar.forms import (
     is_raw,
     is_short,
     is_short_text,
-    matching,
-    much,
+    much_work,
     named,
+    one_of_forms,
     result_of,
     takes,
     takes_nothing,
+    text_matching,
     tuple_of,
 )
 from ckpt.tree.arrays import as_bytes
@@ -77,10 +77,10 @@ def _dtype_code(grammar: Grammar, node: Node) -> bool:
     if not holds_text(node):
         return False
     code = str(node)
-    return code in _SIZES or code in _TIME_CODES or code in _OBJECT_CODES or _flexible(code) is not None
+    return code in _SIZES or code in _TIME_CODES or code in _OBJECT_CODES or _flexible_size(code) is not None
 
 
-def _flexible(code: str) -> int | None:
+def _flexible_size(code: str) -> int | None:
     """The bytes of a dtype of texts, bytes or records by its code, such as `U6`. None for any other code."""
     digits = code[1:]
     if code[:1] not in ("S", "U", "V") or not (digits.isascii() and digits.isdigit() and len(digits) < 10):
@@ -90,11 +90,11 @@ def _flexible(code: str) -> int | None:
 
 
 def _dtype_state(grammar: Grammar, node: Node) -> bool:
-    """A state of a dtype. `_dtype` has judged it, with the code that it belongs to."""
+    """A state of a dtype. `_takes_dtype` has judged it, with the code that it belongs to."""
     return True
 
 
-def _dtype(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_dtype(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A dtype as numpy writes it: a code, and a state that says no more of it than the code allows."""
     if not (1 <= len(args) <= 3 and _dtype_code(grammar, args[0]) and all(map(holds_flag, args[1:]))):
         return False
@@ -133,8 +133,10 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
         is_plain = (parts, names, fields) == (None, None, None) and flags in (
             (0, 8) if code[0] == "U" else (0,)
         )
-        return is_plain and size == (-1 if _flexible(code) is None else _flexible(code))
-    is_sized = 0 <= size < _LONGEST_ELEMENT and (_RECORD(grammar, call.args[0]) or size == _flexible(code))
+        return is_plain and size == (-1 if _flexible_size(code) is None else _flexible_size(code))
+    is_sized = 0 <= size < _LONGEST_ELEMENT and (
+        _RECORD(grammar, call.args[0]) or size == _flexible_size(code)
+    )
     if parts is not None:
         return is_sized and names is None and fields is None and _dtype_of_parts(grammar, parts, size)
     return is_sized and grammar.once(_dtype_fields, state)
@@ -147,8 +149,8 @@ def _dtype_metadata(grammar: Grammar, code: str, node: Node) -> bool:
 
 
 _TIME_METADATA = tuple_of(
-    either(is_none, lambda grammar, node: type(node) is Dict and not node.keys),
-    tuple_of(either(is_raw, is_short_text), is_count, is_count, is_count),
+    one_of_forms(is_none, lambda grammar, node: type(node) is Dict and not node.keys),
+    tuple_of(one_of_forms(is_raw, is_short_text), is_count, is_count, is_count),
 )
 
 
@@ -192,7 +194,7 @@ def _dtype_fields(grammar: Grammar, state: Node) -> bool:
 
 def _any_dtype(grammar: Grammar, node: Node) -> bool:
     assert type(node) is Opaque
-    return _dtype(grammar, node.args, node)
+    return _takes_dtype(grammar, node.args, node)
 
 
 def _element_size(grammar: Grammar, node: Node) -> int | None:
@@ -210,7 +212,7 @@ def _element_size(grammar: Grammar, node: Node) -> int | None:
     if code[0] == "V" and node.states:
         state = node.states[0]
         return state[5] if is_tuple(state) and type(state[5]) is int else None
-    return _SIZES.get(code, 8 if code in _TIME_CODES else _flexible(code))
+    return _SIZES.get(code, 8 if code in _TIME_CODES else _flexible_size(code))
 
 
 def _array_state(grammar: Grammar, node: Node) -> bool:
@@ -259,7 +261,7 @@ def _size_of(dtype: Node) -> int:
     if dtype.states and is_tuple(dtype.states[0]) and len(dtype.states[0]) > 5:
         size = dtype.states[0][5]
         return max(size, 0) if type(size) is int else 0
-    return _flexible(str(dtype.args[0])) or 0
+    return _flexible_size(str(dtype.args[0])) or 0
 
 
 def _elements_of(fill: Node) -> int:
@@ -333,16 +335,16 @@ _BIT_GENERATORS = tuple(
         ("sfc64", "SFC64"),
     )
 )
-_BITS = either(matching("[A-Z0-9a-z]{1,20}"), named(*_BIT_GENERATORS))
+_BITS = one_of_forms(text_matching("[A-Z0-9a-z]{1,20}"), named(*_BIT_GENERATORS))
 _SEEDS = result_of(
     "numpy.random.bit_generator.SeedSequence", "numpy.random.bit_generator.__pyx_unpickle_SeedSequence"
 )
-_BITS_STATE = either(is_plain, tuple_of(is_plain, either(is_none, is_plain, _SEEDS)))
+_BITS_STATE = one_of_forms(is_plain, tuple_of(is_plain, one_of_forms(is_none, is_plain, _SEEDS)))
 _FROM_BITS = Rule(
-    takes(either(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0),
+    takes(one_of_forms(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0),
     "instance",
     _BITS_STATE,
-    work=much,
+    work=much_work,
 )
 
 
@@ -353,28 +355,28 @@ def _is_short_bytes(grammar: Grammar, node: Node) -> bool:
 
 
 NUMPY = {
-    "numpy.dtype": Rule(_dtype, "value", _dtype_state),
+    "numpy.dtype": Rule(_takes_dtype, "value", _dtype_state),
     "numpy.core.multiarray._reconstruct": Rule(
         takes(_ARRAYS, _is_zero, _is_letter), "container", _array_state
     ),
-    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, either(is_raw, is_short))),
+    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, one_of_forms(is_raw, is_short))),
     "numpy.core.numeric._frombuffer": Rule(
-        takes(is_raw, _DTYPE, is_plain, matching("[CFK]"), either(is_none, is_plain), least=4)
+        takes(is_raw, _DTYPE, is_plain, text_matching("[CFK]"), one_of_forms(is_none, is_plain), least=4)
     ),
     "numpy.ma.core._mareconstruct": Rule(
         takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state, work=_steps_of_mask
     ),
-    _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE, work=much),
+    _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE, work=much_work),
     "numpy.random._pickle.__generator_ctor": _FROM_BITS,
     "numpy.random._pickle.__randomstate_ctor": _FROM_BITS,
     "numpy.random.bit_generator.SeedSequence": Rule(takes_nothing, "instance", is_plain),
     "numpy.random.bit_generator.__pyx_unpickle_SeedSequence": Rule(
-        takes(named("numpy.random.bit_generator.SeedSequence"), is_count, either(is_none, is_plain)),
+        takes(named("numpy.random.bit_generator.SeedSequence"), is_count, one_of_forms(is_none, is_plain)),
         "instance",
         is_plain,
     ),
     **{
-        f"numpy.{name}": Rule(takes(either(is_short, _is_short_bytes), least=0))
+        f"numpy.{name}": Rule(takes(one_of_forms(is_short, _is_short_bytes), least=0))
         for name in (
             "bool_",
             "float16",

@@ -12,7 +12,6 @@ from ckpt.pickle.judge.grammar.forms import (
     Rule,
     State,
     class_of,
-    either,
     free_attributes,
     holds_text,
     is_any_text,
@@ -30,39 +29,40 @@ from ckpt.pickle.judge.grammar.forms import (
     is_series,
     is_short,
     is_short_text,
-    matching,
-    much,
+    much_work,
     named,
+    one_of_forms,
     result_of,
     stands_decorated,
     takes,
     takes_getattr,
     takes_many,
     takes_nothing,
+    text_matching,
     tuple_of,
 )
 from ckpt.pickle.judge.known import VALUES, is_own
 from ckpt.tree.arrays import CODECS, as_bytes
 
 
-def _encoded(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_encoded(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     return as_bytes(call) is not None
 
 
-def _codec(grammar: Grammar, node: Node) -> bool:
+def _is_codec(grammar: Grammar, node: Node) -> bool:
     """bytes, bytearray or str import a codec by its name."""
     return holds_text(node) and str(node) in CODECS
 
 
-def _bytes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_bytes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     if len(args) == 2:
-        return holds_text(args[0]) and _codec(grammar, args[1])
+        return holds_text(args[0]) and _is_codec(grammar, args[1])
     return not args or (len(args) == 1 and (is_raw(grammar, args[0]) or is_numbers(grammar, args[0])))
 
 
-def _str(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_str(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     if len(args) == 2:
-        return is_raw(grammar, args[0]) and _codec(grammar, args[1])
+        return is_raw(grammar, args[0]) and _is_codec(grammar, args[1])
     return not args or (
         len(args) == 1 and (holds_text(args[0]) or type(args[0]) in (float, bool, type(None)))
     )
@@ -82,7 +82,7 @@ _CONTAINERS = {
     "collections.OrderedDict": Rule(takes(is_pairs, least=0), "container", _STATE_OF_DICT, has_keys=True),
     "collections.Counter": Rule(takes(is_series, least=0), "container", _STATE_OF_DICT, has_keys=True),
     "collections.deque": Rule(
-        takes(is_series, either(is_none, is_count), least=0),
+        takes(is_series, one_of_forms(is_none, is_count), least=0),
         "container",
         is_none,
         has_items=True,
@@ -91,7 +91,7 @@ _CONTAINERS = {
 }
 
 
-def _factory(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_factory(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`defaultdict(f, …)`; an f of another package is told of as an import, and then the dict is no plain data."""
     if not args:
         return True
@@ -105,9 +105,9 @@ def _factory(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 _ZONE = result_of("datetime.timezone", "zoneinfo.ZoneInfo", "zoneinfo.ZoneInfo._unpickle")
 _DIGITS = r"[-+]?[0-9]{1,1000}"
-_KEY = matching(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
+_KEY = text_matching(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
 _TIME = takes(
-    either(is_raw, is_short_text, is_count), *[either(is_number, is_none, _ZONE)] * 8, least=1
+    one_of_forms(is_raw, is_short_text, is_count), *[one_of_forms(is_number, is_none, _ZONE)] * 8, least=1
 )  # the bytes and a zone; older pickles have numbers
 
 
@@ -118,7 +118,7 @@ def _type_expression(grammar: Grammar, node: Node) -> bool:
 _OR = named("operator.or_")
 
 
-def _getitem(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_getitem(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`typing.Optional[X]`."""
     of = args[0] if len(args) == 2 else None
     return (
@@ -129,12 +129,12 @@ def _getitem(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     )
 
 
-def _reduce(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_reduce(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`int | None`, which is `reduce(or_, (int, NoneType))`."""
-    return len(args) == 2 and _OR(grammar, args[0]) and grammar.once(_union, args[1])
+    return len(args) == 2 and _OR(grammar, args[0]) and grammar.once(_is_union, args[1])
 
 
-def _union(grammar: Grammar, node: Node) -> bool:
+def _is_union(grammar: Grammar, node: Node) -> bool:
     return (
         is_tuple(node)
         and all(
@@ -154,7 +154,7 @@ def _looked_up_types(grammar: Grammar, call: Opaque) -> int:
     return grammar.types_in(call.args[1])
 
 
-def _partial(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_partial(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     return len(args) == 1 and is_function(grammar, args[0]) and len(call.states) <= 1
 
 
@@ -162,7 +162,7 @@ def is_held(grammar: Grammar, node: Node) -> bool:
     return grammar.is_held(node)
 
 
-_PARTIAL_STATE = tuple_of(is_function, is_held, is_held, either(is_none, is_plain))
+_PARTIAL_STATE = tuple_of(is_function, is_held, is_held, one_of_forms(is_none, is_plain))
 
 
 def _is_pattern(grammar: Grammar, node: Node) -> bool:
@@ -229,44 +229,44 @@ def _is_list(grammar: Grammar, node: Node) -> bool:
 
 PYTHON = {
     **_CONTAINERS,
-    "collections.defaultdict": Rule(_factory, "container", None, has_keys=True),
+    "collections.defaultdict": Rule(_takes_factory, "container", None, has_keys=True),
     "builtins.object": Rule(takes_nothing),
     "builtins.bool": Rule(takes(is_short, least=0)),
-    "builtins.int": Rule(takes(either(is_number, matching(_DIGITS)), least=0)),
-    "builtins.float": Rule(takes(either(is_number, matching(r"[-+0-9.eEinfa]{1,40}")), least=0)),
+    "builtins.int": Rule(takes(one_of_forms(is_number, text_matching(_DIGITS)), least=0)),
+    "builtins.float": Rule(takes(one_of_forms(is_number, text_matching(r"[-+0-9.eEinfa]{1,40}")), least=0)),
     "builtins.complex": Rule(takes(is_number, is_number, least=0)),
     "builtins.slice": Rule(takes(is_short, is_short, is_short, least=1)),
     "builtins.range": Rule(takes(is_number, is_number, is_number, least=1), "instance"),
-    "builtins.bytes": Rule(_bytes),
-    "builtins.bytearray": Rule(_bytes),
-    "builtins.str": Rule(_str),
+    "builtins.bytes": Rule(_takes_bytes),
+    "builtins.bytearray": Rule(_takes_bytes),
+    "builtins.str": Rule(_takes_str),
     "builtins.type": Rule(
-        takes(either(is_none, named("builtins.Ellipsis", "builtins.NotImplemented"))), "instance"
+        takes(one_of_forms(is_none, named("builtins.Ellipsis", "builtins.NotImplemented"))), "instance"
     ),
     "builtins.getattr": Rule(takes_getattr, "instance"),
-    "_codecs.encode": Rule(_encoded),
+    "_codecs.encode": Rule(_takes_encoded),
     "types.GenericAlias": Rule(takes(_type_expression, _type_expression), "instance"),
-    "operator.getitem": Rule(_getitem, "instance", work=_looked_up_types),
-    "functools.reduce": Rule(_reduce, "instance", work=_compared_types),
-    "functools.partial": Rule(_partial, "instance", _PARTIAL_STATE),
+    "operator.getitem": Rule(_takes_getitem, "instance", work=_looked_up_types),
+    "functools.reduce": Rule(_takes_reduce, "instance", work=_compared_types),
+    "functools.partial": Rule(_takes_partial, "instance", _PARTIAL_STATE),
     "itertools.count": Rule(takes(is_number, _is_step, least=0), "instance"),
     "datetime.date": Rule(_TIME),
     "datetime.time": Rule(_TIME),
     "datetime.datetime": Rule(_TIME),
     "datetime.timedelta": Rule(takes(is_number, is_number, is_number, least=0)),
     "datetime.timezone": Rule(takes(result_of("datetime.timedelta"), is_short_text, least=1)),
-    "zoneinfo.ZoneInfo": Rule(takes(_KEY), work=much),
-    "zoneinfo.ZoneInfo._unpickle": Rule(takes(_KEY, is_short), work=much),
+    "zoneinfo.ZoneInfo": Rule(takes(_KEY), work=much_work),
+    "zoneinfo.ZoneInfo._unpickle": Rule(takes(_KEY, is_short), work=much_work),
     "decimal.Decimal": Rule(
-        takes(matching(r"[-+]?[0-9.]{1,1000}([eE][-+]?[0-9]{1,9})?|[-+]?(NaN|sNaN|Infinity)[0-9]{0,9}"))
+        takes(text_matching(r"[-+]?[0-9.]{1,1000}([eE][-+]?[0-9]{1,9})?|[-+]?(NaN|sNaN|Infinity)[0-9]{0,9}"))
     ),
     "fractions.Fraction": Rule(
-        takes(either(is_number, matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")), is_number, least=1),
+        takes(one_of_forms(is_number, text_matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")), is_number, least=1),
         work=_long_parts,
     ),
     "uuid.UUID": Rule(takes_nothing, "value", _OF_UUID),
     "re._compile": Rule(takes(_is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E)),
-    "random.Random": Rule(takes_nothing, "instance", _is_random_state, work=much),
+    "random.Random": Rule(takes_nothing, "instance", _is_random_state, work=much_work),
     "argparse.Namespace": Rule(takes_nothing, "instance", _OF_NAMESPACE),
     "types.SimpleNamespace": Rule(takes_nothing, "instance", is_attributes),
     "collections.ChainMap": Rule(takes_nothing, "instance", free_attributes(maps=_is_list)),
@@ -283,7 +283,7 @@ PYTHON = {
             "instance",
             tuple_of(
                 is_any_text,
-                either(is_none, is_short_text),
+                one_of_forms(is_none, is_short_text),
                 is_count,
                 _ON_STREAM,
             ),

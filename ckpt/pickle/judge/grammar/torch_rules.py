@@ -15,7 +15,6 @@ from ckpt.pickle.judge.grammar.forms import (
     Rule,
     State,
     class_of,
-    either,
     free_attributes,
     holds_flag,
     holds_text,
@@ -34,7 +33,8 @@ from ckpt.pickle.judge.grammar.forms import (
     is_short_text,
     is_tensor,
     made_by,
-    much,
+    much_work,
+    one_of_forms,
     result_of,
     stands_closed,
     stands_decorated,
@@ -48,7 +48,7 @@ from ckpt.pickle.keys import number_of
 from ckpt.pickle.rebuild import REBUILD_CALLS, UNTYPED
 
 
-def _rebuilt(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_rebuild(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A call that torch turns into a tensor: its parts, its hooks and what else it is given are data."""
     lists = _lists_of_scheme(call)
     return grammar.is_plain(call.args) and all(is_numbers(grammar, node) for node in lists)
@@ -119,7 +119,7 @@ def _lists_of_scheme(call: Opaque) -> list[list[Node]]:
     return [part for arg in _inner_arguments(call) if is_tuple(arg) for part in arg if type(part) is list]
 
 
-def _wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`_rebuild_wrapper_subclass(class, …)`."""
     return (
         tensor_of(call) is not None
@@ -129,20 +129,20 @@ def _wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     )
 
 
-def _tagged(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_tagged(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     return type(call.meaning) is Tagged
 
 
-def _nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`_load_from_bytes(b)` unpickles; that pickle was read, and is judged, like this one."""
     return type(call.meaning) is Nested or tensor_of(call) is not None
 
 
 # --- torch --------------------------------------------------------------------------------------------------------------
 
-_DEVICE = takes(either(is_short_text, result_of("torch.device")), is_number, least=1)
+_DEVICE = takes(one_of_forms(is_short_text, result_of("torch.device")), is_number, least=1)
 _IS_TABLE = result_of("collections.OrderedDict", "builtins.dict")
-_TABLE = either(lambda grammar, node: type(node) is Dict, _IS_TABLE)
+_TABLE = one_of_forms(lambda grammar, node: type(node) is Dict, _IS_TABLE)
 """A dict without code of its own, whatever its values are."""
 
 
@@ -322,7 +322,7 @@ _STATES_OF_TENSORS: dict[str, Form] = {
 """Subclasses of torch.Tensor whose state is no plain data."""
 
 
-def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A tensor or storage of given numbers, or one that its state fills."""
     return len(args) <= MOST_ARGUMENTS and all(
         is_raw(grammar, arg) or is_numbers(grammar, arg) or tensor_of(arg) is not None for arg in args
@@ -334,7 +334,7 @@ def _numbers_given(grammar: Grammar, call: Opaque) -> int:
     return sum(grammar.numbers_in(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
 
 
-def _parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+def _takes_parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`Parameter(data, requires_grad)` calls methods of its data, which must be a tensor."""
     return (
         not args
@@ -359,7 +359,7 @@ def _data_of(name: str) -> dict[str, Form]:
 _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
-_OF_PLACEMENT = either(is_short, result_of("torch._C._distributed_c10d.RedOpType"))
+_OF_PLACEMENT = one_of_forms(is_short, result_of("torch._C._distributed_c10d.RedOpType"))
 """A part of a placement. The error of anything else shows all of it, each part as often as it is reached."""
 _PLACEMENTS = result_of(
     *(
@@ -386,7 +386,7 @@ def _is_type_name(grammar: Grammar, node: Node) -> bool:
     return grammar.is_type_expression(node)
 
 
-def _few(form: Form) -> Form:
+def _few_of(form: Form) -> Form:
     """A list or tuple of a few of a form."""
     return lambda grammar, node: (
         (type(node) is list or is_tuple(node))
@@ -455,18 +455,18 @@ def _states_in(node: Node) -> list[Dict]:
 _OF_SPEC: dict[str, Form] = {
     **dict.fromkeys(("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"), _is_flat_data),
     "_hash": _is_hash,
-    "mesh": either(is_none, _MESH),
-    "placements": _few(_PLACEMENTS),
-    "tensor_meta": either(is_none, _TENSOR_META),
+    "mesh": one_of_forms(is_none, _MESH),
+    "placements": _few_of(_PLACEMENTS),
+    "tensor_meta": one_of_forms(is_none, _TENSOR_META),
 }
 """The attributes of a DTensorSpec. torch asks the mesh and the placements when it computes with the tensor."""
 _OF_MESH: dict[str, Form] = {
     **dict.fromkeys(ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], _is_flat_data),
     "_hash": _is_hash,
-    "_dim_group_names": either(is_none, _few(is_short_text)),
+    "_dim_group_names": one_of_forms(is_none, _few_of(is_short_text)),
     "_layout": _LAYOUTS,
-    "_root_mesh": either(is_none, _MESH),
-    "_flatten_mapping": either(
+    "_root_mesh": one_of_forms(is_none, _MESH),
+    "_flatten_mapping": one_of_forms(
         _is_flat_data,
         lambda grammar, node: (
             type(node) is Dict
@@ -476,7 +476,7 @@ _OF_MESH: dict[str, Form] = {
     ),
 }
 """The attributes of a DeviceMesh. `__setstate__` iterates the names of the groups."""
-_OF_LAYOUT: dict[str, Form] = {"shape": _is_flat_data, "stride": _is_flat_data, "axes": _few(_LAYOUTS)}
+_OF_LAYOUT: dict[str, Form] = {"shape": _is_flat_data, "stride": _is_flat_data, "axes": _few_of(_LAYOUTS)}
 _TYPE_NAMES = dict.fromkeys(("element_type", "key_type", "object_type", "ref_type"), _is_type_name)
 """The types of a container of OmegaConf. `__setstate__` writes some into brackets, where an object shows its text."""
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
@@ -494,23 +494,27 @@ def _all_sizes(grammar: Grammar, node: Node) -> bool:
 _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value", work=_work_of_tensor),
     "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value", work=_work_of_tensor),
-    "torch._utils._rebuild_parameter": Rule(_rebuilt, "value", work=_work_of_parameter),
+    "torch._utils._rebuild_parameter": Rule(_takes_rebuild, "value", work=_work_of_parameter),
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value", work=_work_of_parameter),
-    "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
-    "torch.storage._load_from_bytes": Rule(_nested, "container"),
-    "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state, work=_work_of_parameter),
-    "torch.nn.parameter.Buffer": Rule(_parameter, "value", work=_work_of_parameter),
+    "torch._utils._rebuild_wrapper_subclass": Rule(_takes_wrapper, "value", _STATE_OF_DTENSOR),
+    "torch.storage._load_from_bytes": Rule(_takes_nested, "container"),
+    "torch.nn.parameter.Parameter": Rule(_takes_parameter, "value", _legacy_state, work=_work_of_parameter),
+    "torch.nn.parameter.Buffer": Rule(_takes_parameter, "value", work=_work_of_parameter),
     "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
-    "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state, work=_work_of_parameter),
-    "torch.Tensor": Rule(_oldest, "value", _legacy_state, work=_numbers_given),
+    "torch.autograd.variable.Variable": Rule(
+        _takes_parameter, "value", _legacy_state, work=_work_of_parameter
+    ),
+    "torch.Tensor": Rule(_takes_oldest, "value", _legacy_state, work=_numbers_given),
     "torch.Size": Rule(takes(_are_sizes, least=0), "container"),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
-        takes(either(is_short_text, result_of("torch.device")), least=0),
+        takes(one_of_forms(is_short_text, result_of("torch.device")), least=0),
         "instance",
-        tuple_of(is_number, either(is_none, is_number), is_tensor),  # torch 2.13 reads past anything else
-        work=much,
+        tuple_of(
+            is_number, one_of_forms(is_none, is_number), is_tensor
+        ),  # torch 2.13 reads past anything else
+        work=much_work,
     ),
     "torch.torch_version.TorchVersion": Rule(takes(is_short_text)),
     "torch.serialization._get_layout": Rule(takes(is_short_text)),
@@ -521,9 +525,9 @@ _ADJUSTED = {
     "torch.utils.hooks.RemovableHandle": Rule(
         takes_nothing,
         "instance",
-        either(
-            tuple_of(either(is_none, _TABLE), is_count),
-            tuple_of(either(is_none, _TABLE), is_count, either(is_none, is_series, _TABLE)),
+        one_of_forms(
+            tuple_of(one_of_forms(is_none, _TABLE), is_count),
+            tuple_of(one_of_forms(is_none, _TABLE), is_count, one_of_forms(is_none, is_series, _TABLE)),
         ),
     ),
     "torch.backends.cudnn.rnn.Unserializable": Rule(takes_nothing, "instance", is_plain),
@@ -567,7 +571,7 @@ _ADJUSTED = {
         f"torch.distributed.{module}.TensorProperties": Rule(
             takes(*[is_plain] * 5, least=0),
             "instance",
-            either(
+            one_of_forms(
                 State(dict.fromkeys(_PROPERTIES, is_plain), stands_closed, has_slots=True),
                 tuple_of(
                     is_plain,
@@ -596,7 +600,7 @@ _ADJUSTED = {
         f"torch.distributed.{module}.placement_types.{name}": Rule(
             takes_many(_OF_PLACEMENT),
             "value",
-            either(_few(_OF_PLACEMENT), State(dict.fromkeys(_PLACED, _OF_PLACEMENT), stands_closed)),
+            one_of_forms(_few_of(_OF_PLACEMENT), State(dict.fromkeys(_PLACED, _OF_PLACEMENT), stands_closed)),
         )
         for module in ("tensor", "_tensor")
         for name in ("Partial", "Replicate", "Shard", "_Partial", "_StridedShard")
@@ -619,23 +623,23 @@ _ADJUSTED = {
     },
     **{
         f"omegaconf.{name}": Rule(
-            takes_nothing, "instance", free_attributes(_metadata=either(is_none, _OMEGACONF))
+            takes_nothing, "instance", free_attributes(_metadata=one_of_forms(is_none, _OMEGACONF))
         )
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
 }
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
-    **{name: Rule(_rebuilt, "value", work=_work_of_tensor) for name in REBUILD_CALLS},
+    **{name: Rule(_takes_rebuild, "value", work=_work_of_tensor) for name in REBUILD_CALLS},
     **{
-        f"torch.jit._pickle.{name}": Rule(_tagged, "container")
+        f"torch.jit._pickle.{name}": Rule(_takes_tagged, "container")
         for name in (
             "restore_type_tag",
             *(f"build_{kind}list" for kind in ("int", "tensor", "double", "bool")),
         )
     },
     **{
-        f"{module}.{name}": Rule(_oldest, "value", _legacy_state, work=_numbers_given)
+        f"{module}.{name}": Rule(_takes_oldest, "value", _legacy_state, work=_numbers_given)
         for module in ("torch", "torch.cuda", "torch.storage")
         for name in (
             *BY_STORAGE,
