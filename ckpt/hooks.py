@@ -10,7 +10,7 @@ from ckpt.model.errors import UsageError
 
 HOOKS = {
     "adapters": "ckpt.ext.adapters.hooks",
-    "averages": "ckpt.ext.averages.hooks",
+    "ema": "ckpt.ext.ema.hooks",
     "cluster": "ckpt.ext.cluster.connect",
     "distributed items": "ckpt.ext.dcp.items",
     "gguf": "ckpt.ext.gguf.hooks",

@@ -69,7 +69,7 @@ def slim(
         part = None if ema else section  # what the averages make is the model alone
         stages = strip_stages(strip, prefix, part, limits)
         if ema:
-            averages = load_hook("averages")
+            averages = load_hook("ema")
             stages.insert(0, lambda survey: averages.averaged_weights(survey, limits, section=section))
         stages.append(
             lambda survey: job(

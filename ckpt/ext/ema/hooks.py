@@ -17,7 +17,7 @@ from ckpt.commands.rewriting.report import (
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.ext.averages.find import Average, find_averages, tensors_by_name
+from ckpt.ext.ema.find import Average, find_averages, tensors_by_name
 from ckpt.model.errors import UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
