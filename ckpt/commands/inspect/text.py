@@ -261,9 +261,7 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     sections = [] if report.selected else _section_rows(report)
     labels = [shorten_name(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
     sharded = _sharding_text(report)
-    metadata = [] if report.selected else [value for value in report.values if is_metadata(value.path[:-1])]
-    if all(value.path[-1] == "format" for value in metadata):  # every writer says pt
-        metadata = []
+    metadata = _metadata_texts(report)
     rows = ["loads", "values", *(["sharded"] if sharded else []), *(["metadata"] if metadata else [])]
     size = max(cells(label) for label in (*rows, *labels))
 
@@ -553,6 +551,18 @@ def _fact_text(node: Node) -> str:
     return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 100)
 
 
+def _metadata_texts(report: Inspection) -> list[Value]:
+    """The texts in the metadata of safetensors, which have a line of their own.
+
+    Of a format that says facts about itself, such as GGUF, these facts are the line.
+    """
+    if report.selected or report.checkpoint.facts:
+        return []
+    texts = [value for value in report.values if is_metadata(value.path[:-1])]
+    is_told = any(value.path[-1] != "format" for value in texts)  # every writer says pt
+    return texts if is_told else []
+
+
 def _value_texts(report: Inspection) -> list[str]:
     """The values outside of the sections, one piece a top-level key."""
     if report.selected:
@@ -578,7 +588,7 @@ def _value_texts(report: Inspection) -> list[str]:
         if str(key).startswith("_") and value_text(values[0]) == "None":
             continue  # what a module has beside its tensors, unset
         name = show(str(key), 40)
-        if is_metadata(values[0].path) and len(values[0].path) > 1:
+        if is_metadata(values[0].path) and len(values[0].path) > 1 and not facts:
             continue  # has a line of its own
         text = value_text(values[0]) if len(values[0].path) == 1 else counted_noun(len(values), "value")
         counters = counters_below(values) if len(values[0].path) > 1 else ""
