@@ -554,9 +554,9 @@ def _fact_text(node: Node) -> str:
 def _metadata_texts(report: Inspection) -> list[Value]:
     """The texts in the metadata of safetensors, which have a line of their own.
 
-    Of a format that says facts about itself, such as GGUF, these facts are the line.
+    What a format of another program says of itself, such as GGUF, is among the values.
     """
-    if report.selected or report.checkpoint.facts:
+    if report.selected or report.checkpoint.traits.has_own_metadata:
         return []
     texts = [value for value in report.values if is_metadata(value.path[:-1])]
     is_told = any(value.path[-1] != "format" for value in texts)  # every writer says pt
@@ -572,6 +572,7 @@ def _value_texts(report: Inspection) -> list[str]:
     covered = {part.path for part in report.sections if part.path}
     depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}
+    has_own = report.checkpoint.traits.has_own_metadata
     facts = [f"{label} {_fact_text(node)}" for label, node in report.checkpoint.facts]
     pieces: list[str] = []
     for value in report.checkpoint.values:
@@ -588,7 +589,7 @@ def _value_texts(report: Inspection) -> list[str]:
         if str(key).startswith("_") and value_text(values[0]) == "None":
             continue  # what a module has beside its tensors, unset
         name = show(str(key), 40)
-        if is_metadata(values[0].path) and len(values[0].path) > 1 and not facts:
+        if is_metadata(values[0].path) and len(values[0].path) > 1 and not has_own:
             continue  # has a line of its own
         text = value_text(values[0]) if len(values[0].path) == 1 else counted_noun(len(values), "value")
         counters = counters_below(values) if len(values[0].path) > 1 else ""
