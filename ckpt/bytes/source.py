@@ -567,7 +567,6 @@ def _open_error(error: OSError, path: str | None = None) -> Exception:
 
 
 LOST_BLOB = "no such file: the Hugging Face cache has lost its blob"
-_CACHED = re.compile(r"/models--([^/]+)/snapshots/[^/]+/")
 
 
 def lost_blob(path: str) -> str | None:
@@ -577,7 +576,7 @@ def lost_blob(path: str) -> str | None:
             return None
     except ValueError:
         return None
-    match = _CACHED.search(os.path.abspath(path))
+    match = re.search(r"/models--([^/]+)/snapshots/[^/]+/", os.path.abspath(path))
     # The name of a model may hold two dashes, that of an organisation may not.
     return (
         None if match is None else f"hf download {pasted_path(match[1].replace('--', '/', 1)) or 'ORG/MODEL'}"

@@ -25,8 +25,8 @@ class PlaceOfTensors(BasePlace):
         raise NotImplementedError
 
     def list_sources(self) -> Iterator[Source]:
-        for ref in reversed(self.tensors):
-            yield from ref.storage.list_sources()
+        sources = (source for ref in reversed(self.tensors) for source in ref.storage.list_sources())
+        yield from {id(source): source for source in sources}.values()  # codes and scales lie in one file
 
     def list_readings(self, first: int, last: int) -> Iterator[Reading]:
         for ref in self.tensors:

@@ -300,8 +300,8 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(
             finished += now != old
         except CkptError as error:
             interrupted += 1
-            text = f"the first {len(old):,} bytes are intact (ckpt rehome --undo --dry-run {source})"
-            assert text in str(error) and "an in-place rewrite was interrupted" in str(error)
+            text = f"an in-place rewrite was interrupted, the first {len(old):,} bytes are intact, and "
+            assert text in str(error) and f"(ckpt rehome --undo --dry-run {source})" in str(error)
         if now != old:
             assert save.undo_rewrite(str(source), Limits()) == (len(now), len(old), ())
         assert source.read_bytes() == old

@@ -302,7 +302,7 @@ def test_the_verdict_of_a_tolerance_is_that_of_float64(tolerance: tuple[float, f
 def test_blocks_of_float32_are_measured_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """All the types that it holds, but for blocks with NaN or an infinity, and for numbers out of its reach."""
     used: list[str] = []
-    for name in ("delta", "moments"):
+    for name in ("measure_delta", "measure_moments"):
         shipped = getattr(double, name)
         monkeypatch.setattr(
             double, name, lambda *words, shipped=shipped: used.append("double") or shipped(*words)

@@ -101,8 +101,8 @@ from ckpt.model.account import Account
 from ckpt.model.checkpoint import Checkpoint, Entry, Member, Traits
 from ckpt.model.dtypes import BY_NAME, contiguous
 from ckpt.model.errors import CutOffError
-from ckpt.formats.common.holes import hole, lost_notices
-from ckpt.formats.common.merge import merged
+from ckpt.formats.common.holes import partial_place, lost_notices
+from ckpt.formats.common.merge import merge_members
 from ckpt.formats.format import Format
 from ckpt.model.nodes import Dict
 from ckpt.model.places import Range
@@ -149,7 +149,7 @@ def checkpoint_of(probe, is_cut=False):
         is_short = at + size > probe.size
         if is_short and not is_cut:
             raise CutOffError("cut off: its last tensors are not here")
-        place = hole(size, "it is not here") if is_short else Range(probe.file, at, size)
+        place = partial_place(size, "it is not here") if is_short else Range(probe.file, at, size)
         storage = Storage(f"{probe.mark}{len(storages)}", None, dtype, size, place)
         if is_short:
             short[storage] = 0
@@ -166,7 +166,7 @@ def checkpoint_of(probe, is_cut=False):
 
 FOLDER = """
 from ckpt.model.checkpoint import Member
-from ckpt.formats.common.merge import merged
+from ckpt.formats.common.merge import merge_members
 from ckpt.formats.format import ChecksumReport
 from toy_format import FOLDER, files
 
@@ -174,7 +174,7 @@ from toy_format import FOLDER, files
 def read(probe, limits):
     parts = [Member(name, name.removesuffix(".toy"), probe.open(probe.location.child(name), name + ":"))
              for name in files(probe)[1:]]
-    return merged(probe.path, FOLDER.name, parts)
+    return merge_members(probe.path, FOLDER.name, parts)
 
 
 def checksums(probe, limits, executor, progress, check):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ckpt.commands.inspect.card_file import card_beside
+from ckpt.bytes.location import is_cached_model
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import looks_of, names_of
 from ckpt.model.limits import Limits
@@ -19,12 +20,14 @@ from ckpt.surface.api.opening import Input, at_hand, with_model
 from ckpt.surface.reports import reduce_report
 
 if TYPE_CHECKING:
+    from ckpt.commands.inspect.card import Card
     from ckpt.commands.inspect.inspect import Inspection
     from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.survey import Survey
     from ckpt.model.findings import Finding, Gate
     from ckpt.model.names import Globs
     from ckpt.model.tensors import Tensor
+    from ckpt.surface.api.checkpoint import Checkpoint
 
 
 class TensorSummary(NamedTuple):
@@ -168,7 +171,7 @@ def inspect(
         report = job(survey, globs, section, plan)
         report = _with_quantised(report, limits, globs, section)
         report = report._replace(findings=gate.rules.kept(report.findings))
-        report = with_description(report, limits, base, plugins=plugins)._replace(card=card_beside(opened))
+        report = with_description(report, limits, base, plugins=plugins)._replace(card=_find_card(opened))
         numbering = None
         if index is not None:
             from ckpt.evidence.numbering import numbered_parameters as solve
@@ -177,6 +180,17 @@ def inspect(
             numbering = solve(survey, numbers(index), section)
         opened.check_unchanged()
     return InspectReport(report, gate, numbering)
+
+
+def _find_card(opened: Checkpoint) -> Card | None:
+    """Return what the model card beside an open checkpoint says, or None without one."""
+    path = opened.path
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if not is_cached_model(path) and not os.path.isfile(os.path.join(folder, "README.md")):
+        return None
+    from ckpt.commands.inspect.card_file import card_beside  # here: few checkpoints have one
+
+    return card_beside(opened)
 
 
 def _with_quantised(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect import unused
-from ckpt.commands.inspect.card import Card
 from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
 from ckpt.evidence.extras import exclude_patterns, extras_consequence, extras_sentence, find_extras
@@ -60,6 +59,9 @@ from ckpt.model.text import (
 from ckpt.pickle.judge.known import is_own
 from ckpt.surface.reports import reduce_report
 from ckpt.tree.view import RECONSTRUCT, SOURCE, persistent_parts
+
+if TYPE_CHECKING:
+    from ckpt.commands.inspect.card import Card
 
 
 def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:

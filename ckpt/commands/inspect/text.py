@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from ckpt.commands.inspect.card_text import card_pieces, counters_below, metadata_pieces
 from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
 from ckpt.commands.inspect.tables import ROWS, import_table, tensor_lines, value_table, value_text
 from ckpt.evidence.gradients import GradientUse
@@ -283,8 +282,12 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     if values:
         out += flowing_lines(head("values"), values, width)
     if metadata:
+        from ckpt.commands.inspect.card_text import metadata_pieces  # here: few files have more than a format
+
         out += flowing_lines(head("metadata"), metadata_pieces(metadata), width)
     if report.card is not None and not report.selected:
+        from ckpt.commands.inspect.card_text import card_pieces
+
         out += flowing_lines(head("card"), card_pieces(report.card), width)
     for name, device, kind in report.hidden_devices[:3]:
         text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
@@ -551,6 +554,13 @@ def _fact_text(node: Node) -> str:
     return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 100)
 
 
+def _counters_text(values: list[Value]) -> str:
+    """The counters of epochs and steps among values below one key."""
+    from ckpt.commands.inspect.card_text import counters_below  # here: few files have values below a key
+
+    return counters_below(values)
+
+
 def _metadata_texts(report: Inspection) -> list[Value]:
     """The texts in the metadata of safetensors, which have a line of their own.
 
@@ -592,7 +602,7 @@ def _value_texts(report: Inspection) -> list[str]:
         if is_metadata(values[0].path) and len(values[0].path) > 1 and not has_own:
             continue  # has a line of its own
         text = value_text(values[0]) if len(values[0].path) == 1 else counted_noun(len(values), "value")
-        counters = counters_below(values) if len(values[0].path) > 1 else ""
+        counters = _counters_text(values) if len(values[0].path) > 1 else ""
         pieces.append(f"{name} {text}" + (f" ({counters})" if counters else ""))
     if len(pieces) > _VALUES:
         pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]

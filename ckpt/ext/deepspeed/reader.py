@@ -449,7 +449,7 @@ def assemble_checkpoint(
             [*_further_losses(main, partitions), *_without_module(files, root, partitions)]
         ),
         parts=tuple(f"{plan.prefix}{name}" for name in files.files),
-        layout=f"{'Lightning make_checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
+        layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree

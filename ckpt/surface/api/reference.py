@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckpt.bytes.source import Source
 from ckpt.elements import cast
-from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, lines_in_notebook
@@ -201,8 +200,11 @@ class Ref:
 
     def _with_numbers(self) -> TensorRef:
         ref = self._strided_tensor()
-        if can_unpack(ref):
-            return unpacked(ref)
+        if ref.dtype.block is not None:
+            from ckpt.elements.unpacked import can_unpack, unpacked  # here: few tensors have blocks
+
+            if can_unpack(ref):
+                return unpacked(ref)
         if not cast.has_numbers(ref.dtype):
             raise UnsupportedError(
                 f"{show(self.name, 80)}: numpy has no {self.dtype}", path=self._handle.path

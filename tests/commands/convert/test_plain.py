@@ -585,7 +585,9 @@ def test_inspect_says_what_a_wrapper_is(torchao: Any, tmp_path: Path) -> None:
 
     done = inside("inspect", "a.pt", cwd=tmp_path)
 
-    assert re.search(r"fc\.weight +\[2, 4\] Int8Tensor +8 +16 B", done.out.decode())
+    assert re.search(
+        r"fc\.weight +\[2, 4\] +8 bits \(torchao, a scale for each row\) +8 +16 B", done.out.decode()
+    )
     assert "all bfloat16" not in done.out.decode(), "its parts are int8 and float32"
 
 

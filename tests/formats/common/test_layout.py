@@ -267,7 +267,7 @@ def test_an_end_that_our_reader_finds_different_is_never_appended(
 ) -> None:
     source = rewriting.saved({"a": torch.ones(3)}, tmp_path / "a.pt")
     before = source.read_bytes()
-    monkeypatch.setattr(torch_zip, "emit", lambda *_: pickle.dumps(None, 2))
+    monkeypatch.setattr(torch_zip, "emit_pickle", lambda *_: pickle.dumps(None, 2))
 
     with pytest.raises(WriteError):
         appended(source, "cuda:0")

@@ -29,7 +29,7 @@ def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
         return [f"{Path(checkpoint.path).name} is in doubt"]
 
     for module in ("surface.api.rewriting", "ext.average.api", "ext.salvage.api", "ext.warmstart.api"):
-        monkeypatch.setattr(f"ckpt.{module}.doubts", doubts)
+        monkeypatch.setattr(f"ckpt.{module}.doubt_lines", doubts)
 
 
 def saved(folder: Path, *names: str) -> list[Path]:
