@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.commands.rewriting.filling import Filling
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint, with_own_option
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, is_dense, same_bytes
 from ckpt.elements.cast import can_cast
@@ -59,12 +59,7 @@ def merge(
         command="merge",
         result=result,
         # The weights that slim would take along are those of the base.
-        left_out=tuple(
-            row._replace(hint=row.hint.replace("ckpt slim --with-config", "--with-config"))
-            if row.hint
-            else row
-            for row in chosen.left_out
-        ),
+        left_out=with_own_option(chosen.left_out),
         changes=(*_count_changes(plan, source), *(row for row in chosen.changes if row.kind != "kept")),
         left_alone=(*chosen.left_alone, *ties),
         unchanged_bytes=False,
