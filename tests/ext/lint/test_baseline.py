@@ -177,6 +177,19 @@ def test_rules_of_the_nearest_file(runs: Path) -> None:
     assert any("ckpt.toml: switches off 1 prefix" in line for line in done.complaints)
 
 
+def test_rules_in_a_folder_that_is_checked_are_not_read_and_said(runs: Path) -> None:
+    """They may be a stranger's; who wrote them himself has to learn how they count."""
+    (runs / "runs/ckpt.toml").write_text('[lint]\nignore = ["prefix"]\n')
+
+    done = inside("lint", "runs", "--select", "prefix", cwd=runs)
+
+    assert done.lines
+    line = "ckpt: runs/ckpt.toml: not read: rules count from the current folder upwards (--config runs/ckpt.toml)"
+    assert line in done.complaints
+    for words in (["--config", "runs/ckpt.toml"], ["--no-config"], ["--quiet"]):
+        assert line not in inside("lint", "runs", *words, cwd=runs).complaints
+
+
 def test_rules_of_a_file_that_was_named(runs: Path) -> None:
     (runs / "pyproject.toml").write_text('[tool.ckpt.lint]\nignore = ["prefix"]\n')
     (runs / "strict.toml").write_text('[lint]\nselect = ["prefix"]\n')
