@@ -209,7 +209,10 @@ def test_rules_of_a_file_that_was_named(runs: Path) -> None:
         ("[lint]\nvalues = true\n", "did you mean read-values?"),
         ("[lint]\nper-file-ignores = []\n", "per-file-ignores is a table"),
         ('[lint.per-file-ignores]\n"a" = 3\n', "a is a list of codes"),
-        ('[lint.per-file-ignores]\n"a" = ["predix"]\n', "[lint] a predix: not a finding of lint"),
+        (
+            '[lint.per-file-ignores]\n"a" = ["predix"]\n',
+            "[lint] a predix: not a finding of lint (did you mean prefix?",
+        ),
         ("[lint.per-file-ignores]\n" + "\n".join(f"a{n} = []" for n in range(501)), "has over 500 globs"),
         (f"[lint.per-file-ignores]\n{'a' * 501} = []", "or one over 500 letters"),
         ("lint = 3\n", "[lint] is not a table"),
