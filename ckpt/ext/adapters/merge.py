@@ -29,6 +29,8 @@ from ckpt.model.text import counted_noun, show, show_folded_names
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _LISTED = 3
+_OF_A_PRODUCT = {"down", "up", "embedding down", "embedding up", "alpha"}
+"""The parts of a layer that adds B @ A alone."""
 
 
 def merge(
@@ -65,6 +67,15 @@ def merge(
         unchanged_bytes=False,
         account=account_of(plan, options.weights, copies),
     )
+
+
+def adds_nothing(adapter: Adapter) -> bool:
+    """Tell whether all that an adapter adds is a product with zeros, as PEFT begins. Of one that was trained one tensor is read."""
+    if adapter.wholes or adapter.tokens or not adapter.layers:
+        return False
+    if any(not set(layer.parts) <= _OF_A_PRODUCT for layer in adapter.layers):
+        return False
+    return not any(block.strip(b"\0") for layer in adapter.layers for block in elements(layer.up))
 
 
 def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
