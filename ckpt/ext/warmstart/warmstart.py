@@ -35,7 +35,7 @@ from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import refuse_emptied
-from ckpt.hooks import load_hook
+from ckpt.hooks import HOOKS, is_installed, load_hook
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
@@ -587,7 +587,14 @@ def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tupl
         for number, row in enumerate(rows)
     ]
     texts = [f"{why}: {show_folded_names(names)}" for why, names in met.items()]
-    return kept, texts[0] if texts else ""
+    if not texts:
+        return kept, ""
+    is_decodable = any(" in PRETRAINED, " in why for why in met) and is_installed(HOOKS["quantised"])
+    if is_decodable:
+        found = load_hook("quantised").find_logical(given.checkpoint, Limits(), for_values=True)
+        is_decodable = bool(found.logical)
+    way = "; ckpt convert --dequantize makes values of PRETRAINED first" if is_decodable else ""
+    return kept, texts[0] + way
 
 
 def _has_one_shape(row: Pairing) -> bool:

@@ -246,6 +246,7 @@ def test_codes_do_not_become_values_nor_values_codes(to_values: bool, tmp_path: 
     assert code != 0 and not out.exists()
     holder = "PRETRAINED" if to_values else "the target"
     assert f"FP8 with scales in {holder}, values in the other: layers.0-1.a.weight" in said
+    assert ("ckpt convert --dequantize makes values of PRETRAINED first" in said) == to_values
 
     code, said, out = warm(*sides, tmp_path, "--min-coverage", "0")
     assert code == 0, said
