@@ -586,15 +586,33 @@ def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tupl
         row._replace(status="kept", copied=0, why=stays[number]) if number in stays else row
         for number, row in enumerate(rows)
     ]
+    labels = [
+        what[0] for row, what in zip(rows, whats, strict=True) if row.status == "unexpected" and what[0]
+    ]
+    is_ours = labels or any(" in PRETRAINED, " in why for why in met)
+    decoded = _decoded_names(given) if is_ours else []
+    ends = {_end_of(name) for name in decoded}
+    absent = [row.name for row in rows if row.status == "missing" and _end_of(row.name) in ends]
+    if absent and labels:  # the weight of the target is the qweight of PRETRAINED
+        met.setdefault(f"{labels[0]} in PRETRAINED, values in the other", absent)
     texts = [f"{why}: {show_folded_names(names)}" for why, names in met.items()]
     if not texts:
         return kept, ""
-    is_decodable = any(" in PRETRAINED, " in why for why in met) and is_installed(HOOKS["quantised"])
-    if is_decodable:
-        found = load_hook("quantised").find_logical(given.checkpoint, Limits(), for_values=True)
-        is_decodable = bool(found.logical)
-    way = "; ckpt convert --dequantize makes values of PRETRAINED first" if is_decodable else ""
+    way = "; ckpt convert --dequantize makes values of PRETRAINED first" if decoded else ""
     return kept, texts[0] + way
+
+
+def _decoded_names(given: Survey) -> list[str]:
+    """The names of the weights that ckpt decodes from codes."""
+    if not is_installed(HOOKS["quantised"]):
+        return []
+    found = load_hook("quantised").find_logical(given.checkpoint, Limits(), for_values=True)
+    return [row.name for row in found.logical]
+
+
+def _end_of(name: str) -> str:
+    """The last four steps of a name: the classes around a model put others before them."""
+    return ".".join(name.split(".")[-4:])
 
 
 def _has_one_shape(row: Pairing) -> bool:

@@ -257,6 +257,31 @@ def test_codes_do_not_become_values_nor_values_codes(to_values: bool, tmp_path: 
     )
 
 
+def test_codes_under_another_name_are_not_missing_in_silence(tmp_path: Path) -> None:
+    """GPTQ calls them qweight: the model would keep its own values for all linear layers, with exit code 0."""
+    G, rows, columns = 32, 64, 64
+    layer = {
+        "fc.qweight": torch.randint(-(2**31), 2**31 - 1, (rows // 8, columns), dtype=torch.int32),
+        "fc.qzeros": torch.randint(-(2**31), 2**31 - 1, (rows // G, columns // 8), dtype=torch.int32),
+        "fc.scales": torch.rand(rows // G, columns, dtype=torch.float16),
+        "fc.g_idx": torch.arange(rows, dtype=torch.int32) // G,
+    }
+    embedding = {"embed.weight": torch.rand(64, 64, dtype=torch.float16)}
+    folder = tmp_path / "gptq"
+    folder.mkdir()
+    stored({**embedding, **layer}, folder / "model.safetensors")
+    config = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": G}}
+    (folder / "config.json").write_text(json.dumps(config))
+    target = stored({**embedding, "fc.weight": torch.rand(columns, rows)}, tmp_path / "target.safetensors")
+    words = ("warmstart", folder, "--into", target, "-o", tmp_path / "out.safetensors")
+    done = ckpt(*words)
+    said = done.err.decode()
+    assert done.code == 1 and not (tmp_path / "out.safetensors").exists()
+    assert "GPTQ with scales in PRETRAINED, values in the other: fc.weight" in said
+    assert "ckpt convert --dequantize makes values of PRETRAINED first" in said
+    assert ckpt(*words, "--min-coverage", "0").code == 0
+
+
 @pytest.mark.parametrize("kind", scaled.LAYERS)
 def test_codes_come_with_what_is_beside_them(kind: str, tmp_path: Path) -> None:
     one, two = (scaled.model(scaled.LAYERS[kind][0]()) for _ in range(2))
