@@ -178,7 +178,7 @@ def test_a_command_calls_the_function_of_its_name() -> None:
     assert len(both) == 19
     assert found == {
         "inspect": ["digests"],  # of the text for git
-        "lint": ["nearest_settings", "settings_at"],  # which file they are of
+        "lint": ["nearest_settings", "settings_at", "unread_settings"],  # which file they are of
         "set": ["parse_assignment"],
         "verify": [
             "listed_path",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ckpt.commands.rewriting.report import Change, RewriteReport
+from ckpt.commands.rewriting.report import Change, RewriteReport, with_own_option
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.hooks import load_hook
@@ -136,6 +136,7 @@ def convert(
         if recipe is not None:
             report = _with_own_format(report, written)
         report = with_kept_prefixes(report, limits)
+        report = report._replace(left_out=with_own_option(report.left_out))
         if traits.is_folder:
             report = with_flattening(report, options.ranks, limits)
         return report

@@ -34,6 +34,7 @@ from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import refuse_scaled
+from ckpt.hooks import HOOKS, is_installed, load_hook
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.dtypes import BY_NAME, DType, contiguous
 from ckpt.model.errors import LossError, UsageError, about
@@ -298,7 +299,7 @@ def convert(
     refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
     if dtype is not None:
-        _refuse_codes(survey, section, select, traits)
+        _refuse_codes(survey, section, select, traits, limits)
     if traits.is_folder and (section is not None or select):
         if optimizer_keys is not None or complete_optimizer:
             option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
@@ -357,14 +358,23 @@ class _Asked(NamedTuple):
     select: Globs | None
 
 
-def _refuse_codes(survey: Survey, section: str | None, select: Globs | None, traits: Traits) -> None:
+def _refuse_codes(
+    survey: Survey, section: str | None, select: Globs | None, traits: Traits, limits: Limits
+) -> None:
     """Raise UsageError where tensors that would be cast hold codes: without their scales they are other weights."""
     if not (survey.scaled.codes or survey.scaled.unpaired):
         return
     is_whole = traits.is_pickle and not survey.checkpoint.traits.names_are_code and not select
     chosen = survey.weights(section) if is_whole else [survey.only_model(section)]
     entries = [entry for part in chosen for entry in part.selected(select, survey.path)]
-    refuse_scaled(survey, [entry.name for entry in entries], "--dtype")
+    try:
+        refuse_scaled(survey, [entry.name for entry in entries], "--dtype")
+    except UsageError as error:
+        if is_installed(HOOKS["quantised"]):
+            found = load_hook("quantised").find_logical(survey.checkpoint, limits, for_values=True)
+            if found.logical:
+                error.hint = f"--dequantize makes values of them; {error.hint}"
+        raise
 
 
 def scales_of(survey: Survey, section: str | None) -> frozenset[str]:

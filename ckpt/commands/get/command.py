@@ -17,6 +17,8 @@ _DOUBTFUL = (*LOST, "ranks-differ", "dead-files", "container")
 """Reasons to doubt a value: files are missing, contradict each other, or belong to another save."""
 _FIRST = 8
 """Elements of a tensor that are shown."""
+_FILES = 20
+"""Files that a command for all of them lists."""
 
 
 def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
@@ -38,7 +40,10 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
         for text in notice_lines(found, _DOUBTFUL):
             output.write_talk(text)
         if names:
-            lookups = get(found.survey, names, limits)
+            try:
+                lookups = get(found.survey, names, limits)
+            except UsageError as error:
+                raise _several_files_error(path, names) or error from None
         elif not json and (items := top_items(checkpoint)):
             width = output.screen_width()
             output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
@@ -51,6 +56,22 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
             else:
                 _write_lookup(item)
     return 0
+
+
+def _several_files_error(path: str, names: list[str]) -> UsageError | None:
+    """The error for `ckpt get *.pth NAME`, with the loop that asks each file, or None where no name is a file."""
+    files = [path, *(name for name in names if os.path.isfile(name))]
+    rest = [name for name in names if name not in files]
+    if len(files) == 1:
+        return None
+    words = [pasted_path(file) for file in files]
+    asked = [shell_word(name) for name in rest]
+    hint = None
+    if rest and len(files) <= _FILES and None not in words and None not in asked:
+        hint = (
+            f'for file in {" ".join(map(str, words))}; do ckpt get "$file" {" ".join(map(str, asked))}; done'
+        )
+    return UsageError("a second file, and ckpt get takes one", path=files[1], hint=hint)
 
 
 def _write_lookup(item: Lookup) -> None:

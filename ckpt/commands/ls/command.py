@@ -115,4 +115,6 @@ def _write_report(
                 output.write_complaint(output.unread_line(row.path, row.error))
     elif report.rows:
         folder = names[0] if len(names) == 1 and os.path.isdir(names[0]) else ""
+        if any(os.path.relpath(row.path, folder or ".") == "." for row in report.rows):
+            folder = ""  # a checkpoint itself: its name says more than `.`
         output.write_lines(ls_lines(report.rows, output.screen_width(), folder))

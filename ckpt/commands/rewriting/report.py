@@ -440,6 +440,14 @@ def _document_leftover(checkpoint: Checkpoint, key: str, node: Node) -> Leftover
     return Leftover(key, brief_text(node, 60), hint=hint, is_value=True)
 
 
+def with_own_option(rows: Iterable[Leftover]) -> tuple[Leftover, ...]:
+    """The rows for a command that takes --with-config itself."""
+    return tuple(
+        row._replace(hint=row.hint.replace("ckpt slim --with-config", "--with-config")) if row.hint else row
+        for row in rows
+    )
+
+
 def _leftovers_beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterator[Leftover]:
     """Yield the values in a part that holds sections and is none itself."""
     if path in covered or type(node) not in (list, Dict):

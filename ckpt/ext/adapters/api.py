@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ckpt.commands.rename.rename import substitution
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
+from ckpt.ext.adapters.merge import adds_nothing, refuse_weights
 from ckpt.ext.adapters.merge import merge as job
-from ckpt.ext.adapters.merge import refuse_weights
 from ckpt.ext.adapters.plan import PACKINGS, Options
 from ckpt.ext.adapters.reader import Adapter, read_adapter
 from ckpt.model.errors import UsageError, about
@@ -77,6 +77,11 @@ def merge(
                 talk(line)
             with about(opened.path):
                 found.append(read_adapter(opened.survey, options.limits, select=select or None))
+                if adds_nothing(found[-1]):
+                    talk.about(
+                        opened.path,
+                        ["all of its B (lora_B, lora_up) are zeros, as before training: it adds nothing"],
+                    )
         opened = stack.enter_context(at_hand(base, options.limits, plugins=options.plugins))
         if options.format is None:
             options = with_last(options, opened.checkpoint)

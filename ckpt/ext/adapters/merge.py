@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.commands.rewriting.filling import Filling
-from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited_checkpoint, with_own_option
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, is_dense, same_bytes
 from ckpt.elements.cast import can_cast
@@ -29,6 +29,8 @@ from ckpt.model.text import counted_noun, show, show_folded_names
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _LISTED = 3
+_OF_A_PRODUCT = {"down", "up", "embedding down", "embedding up", "alpha"}
+"""The parts of a layer that adds B @ A alone."""
 
 
 def merge(
@@ -59,17 +61,21 @@ def merge(
         command="merge",
         result=result,
         # The weights that slim would take along are those of the base.
-        left_out=tuple(
-            row._replace(hint=row.hint.replace("ckpt slim --with-config", "--with-config"))
-            if row.hint
-            else row
-            for row in chosen.left_out
-        ),
+        left_out=with_own_option(chosen.left_out),
         changes=(*_count_changes(plan, source), *(row for row in chosen.changes if row.kind != "kept")),
         left_alone=(*chosen.left_alone, *ties),
         unchanged_bytes=False,
         account=account_of(plan, options.weights, copies),
     )
+
+
+def adds_nothing(adapter: Adapter) -> bool:
+    """Tell whether all that an adapter adds is a product with zeros, as PEFT begins. Of one that was trained one tensor is read."""
+    if adapter.wholes or adapter.tokens or not adapter.layers:
+        return False
+    if any(not set(layer.parts) <= _OF_A_PRODUCT for layer in adapter.layers):
+        return False
+    return not any(block.strip(b"\0") for layer in adapter.layers for block in elements(layer.up))
 
 
 def refuse_weights(weights: Sequence[float] | None, count: int) -> None:

@@ -1,7 +1,8 @@
-"""The functions that GGUF adds to `diff` and `convert`."""
+"""The functions that GGUF adds to `diff`, `convert` and `warmstart`."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ckpt.evidence.survey import Survey
@@ -57,8 +58,18 @@ def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
     return Meeting(read if own[0] else before, after if own[0] else read, found, own[0])
 
 
+def layout_reason(survey: Survey, others: Collection[str]) -> tuple[str, tuple[str, ...]]:
+    """The reason why a GGUF file is not yet a model of transformers, whose names the `others` are, and the option that helps."""
+    found = meeting.met(survey, others)
+    if found is None:
+        return "", ()
+    is_known = all(name in MADE for name in found.unread)
+    reason = "a GGUF has the names and the order of rows of llama.cpp, TARGET those of transformers"
+    return reason, ("--recipe", TRANSFORMERS) if is_known else ("--ignore-layout",)
+
+
 TRANSFORMERS = "transformers"
-"""The word that `convert --recipe` takes in the place of a file, for a GGUF."""
+"""The word that `--recipe` of `convert` and `warmstart` takes in the place of a file, for a GGUF."""
 
 
 def in_transformers(survey: Survey) -> RewriteReport:

@@ -47,7 +47,6 @@ def command(
     if beside is not None:
         shown.write_talk(f"ckpt: {beside}")
     if report.path is not None:
-        shown.write_talk(
-            f"ckpt: {show(report.path, None)}: ckpt convert A --recipe {pasted_path(report.path)} -o OUT"
-        )
+        command = f"ckpt convert A --recipe {pasted_path(report.path)} -o OUT"
+        shown.write_talk(f"ckpt: wrote {show(report.path, None)}", command)
     return report.exit_code

@@ -11,7 +11,7 @@ from ckpt.bytes import target
 from ckpt.ext.lint.api import lint
 from ckpt.ext.lint.baseline_file import Baseline, baseline_at, count_known
 from ckpt.ext.lint.lint import LintReport
-from ckpt.ext.lint.settings import LintSettings, nearest_settings, settings_at
+from ckpt.ext.lint.settings import LintSettings, nearest_settings, settings_at, unread_settings
 from ckpt.ext.lint.text import (
     github_lines,
     junit_lines,
@@ -24,7 +24,7 @@ from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE
 from ckpt.model.limits import Limits
 from ckpt.model.names import count_endings
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.walk import others_text
 from ckpt.surface.cli import output
@@ -60,8 +60,8 @@ def command(
     """Check files and print their findings. Exit code 1 for a warning or an error, 2 for a file that cannot be read.
 
     Findings of level info are left out, unless --level or --select asks for them. Tensors are read only with
-    --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml, or [lint] of a ckpt.toml, may set select, ignore,
-    level, read-values and per-file-ignores. It cannot switch off findings of level error.
+    --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml, or [lint] of a ckpt.toml, from the current folder
+    upwards, may set select, ignore, level, read-values and per-file-ignores. It cannot switch off findings of level error.
 
     \b
     ckpt lint runs/ --ignore cuda
@@ -72,6 +72,7 @@ def command(
         raise UsageError(f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}")
     gate_given("lint", keywords, default=None)
     settings = _settings(config, is_off=no_config)
+    unread = [] if config is not None or no_config else unread_settings(paths, settings)
     live = model_of(model, arg)
     names = _list_paths(paths, files_from, require=require) if paths or files_from or live is None else []
     for name in names:
@@ -112,6 +113,10 @@ def command(
         elif row.skipped is not None:
             output.write_skipped(row.path, row.skipped)
     _tell_switched_off(report)
+    for path in unread:
+        text = f"ckpt: {show(path, None)}: not read: rules count from the current folder upwards"
+        pasted = pasted_path(path)
+        output.write_talk(text, None if pasted is None else f"--config {pasted}")
     _tell_baseline(report, is_new=write_baseline)
     if others:
         output.list_others(report.others)

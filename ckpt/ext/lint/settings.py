@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 
 from ckpt.bytes.location import locate
 from ckpt.bytes.source import read_limited
@@ -63,6 +64,12 @@ def nearest_settings(folder: str) -> LintSettings:
         if parent == folder:
             return LintSettings()
         folder = parent
+
+
+def unread_settings(paths: Sequence[str], used: LintSettings) -> list[str]:
+    """Return the paths of the ckpt.toml in folders that are checked, which are not the rules: these are found upwards."""
+    found = [os.path.join(path, _OWN) for path in paths if os.path.isfile(os.path.join(path, _OWN))]
+    return [path for path in found if os.path.abspath(path) != os.path.abspath(used.path)]
 
 
 def _is_about_ckpt(path: str) -> bool:

@@ -84,6 +84,9 @@ def load(
     limits = limits or Limits()
     coverage = coverage_of(survey, Survey(state_checkpoint(model, NAME)), limits, options)
     if coverage.refusal:
+        if coverage.way == ("--recipe", "transformers"):
+            hint = "ckpt convert GGUF --recipe transformers --dtype DTYPE -o OUT, and load that"
+            raise LossError(coverage.refusal, path=given.path, hint=hint)
         raise LossError(coverage.refusal, path=given.path, hint=_keyword_text(coverage.way))
     if strict:
         _refuse_rest(coverage, given.path)

@@ -113,7 +113,7 @@ class Judgement(NamedTuple):
             line = f"{len(right):,} of {counted_noun(len(rows), 'weight')} {verb} within {text} of {show(self.base, None)}"
             if right:
                 error = median([row.error for row in right])
-                line += f": error {error:.2%} of the weights, {median([row.times for row in right]):.2g} × rounding"
+                line += f": error {100 * error:.2f} % of the weights, {median([row.times for row in right]):.2g} × rounding"
             out += hanging_lines([], line, width, 2, "head")
         for text in self._groups():
             out += hanging_lines([("  ", "")], text, width, 4)

@@ -197,6 +197,8 @@ def _unknown_name_error(checkpoint: Checkpoint, name: str) -> UsageError:
     names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
     alike = nearest_names(name, names)
     hint = f"did you mean {', '.join(alike)}?" if alike else None
+    if not alike and not checkpoint.traits.is_pickle and name.startswith("config."):
+        hint = "ckpt set changes the file of the weights; config.json is for an editor"
     return UsageError(f"no value called {show(name, 80)}", path=checkpoint.path, hint=hint)
 
 

@@ -59,7 +59,7 @@ def warmstart(
     """Load pretrained weights into the checkpoint `into`, or the model of `into_model`, as far as they fit.
 
     With `on_mismatch="pad"` tensors get the rows that TARGET has more, `fill="mean"` as the mean of theirs; with `"interpolate"`
-    position embeddings get its grid. `recipe` is the path of a recipe, which brings the pretrained weights into another layout first. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
+    position embeddings get its grid. `recipe` is the path of a recipe, which brings the pretrained weights into another layout first; for a GGUF it may be `transformers`. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
     keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
     little would be loaded and `check` is set. Without it the report says so.
     """
@@ -111,7 +111,9 @@ def warmstart(
             talk(line)
         code: list[str] = []
         weights = given.survey
-        if recipe is not None:
+        if given.checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers":
+            weights = Survey(load_hook("gguf").in_transformers(weights).result)
+        elif recipe is not None:
             weights = load_hook("layouts").relaid_survey(weights, recipe, options.limits, section)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:

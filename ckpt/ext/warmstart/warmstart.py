@@ -6,7 +6,7 @@ to the old weights is left out: the optimizer, the scheduler, the average, the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from math import prod
 from typing import Literal
@@ -35,6 +35,7 @@ from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import refuse_emptied
+from ckpt.hooks import HOOKS, is_installed, load_hook
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
@@ -211,6 +212,7 @@ def _plan_coverage(
                 f"{show_folded_names([row.name for row in sliced], 4)} is sliced from the last layer of another task "
                 "and does not count as loaded (--count-sliced counts it)."
             )
+    reason, way = ("", ()) if options.ignore_layout else _gguf_reason(source, wanted)
     coverage = Coverage(
         tuple(rows),
         pretrained.path,
@@ -219,7 +221,8 @@ def _plan_coverage(
         names.renames,
         names.suggested,
         head,
-        layout=_layout_reason(pretrained, names, rows),
+        way=way or None,
+        layout=reason or _layout_reason(pretrained, names, rows),
         unscaled=unscaled,
         shift=_find_shift(names, sides) if options.align else None,
     )
@@ -266,6 +269,8 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
     way = coverage.ways[0] if coverage.ways else None
     least = options.min_coverage
     halves = any(way in (("--fuse",), ("--split",)) for way in coverage.ways)
+    if coverage.way and not options.ignore_layout:
+        return coverage._replace(refusal=coverage.layout)
     if coverage.layout and not options.ignore_layout:
         return coverage._replace(
             refusal=f"same shapes, other layout: {coverage.layout}; --recipe RECIPE lays it out, as ckpt recipe finds it",
@@ -350,6 +355,14 @@ def _adapter_strength_notes(rows: Sequence[Pairing]) -> Iterator[str]:
 
 
 # --- the layout of values ---------------------------------------------------------------------------------------------
+
+
+def _gguf_reason(source: Survey, wanted: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """The reason why a GGUF file does not fit a model of transformers as it is, or ``, and the option that helps."""
+    if not source.checkpoint.traits.has_own_metadata:
+        return "", ()
+    found: tuple[str, tuple[str, ...]] = load_hook("gguf").layout_reason(source, set(wanted))
+    return found
 
 
 def _layout_reason(pretrained: Checkpoint, names: Paired, rows: Sequence[Pairing]) -> str:
@@ -573,8 +586,33 @@ def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tupl
         row._replace(status="kept", copied=0, why=stays[number]) if number in stays else row
         for number, row in enumerate(rows)
     ]
+    labels = [
+        what[0] for row, what in zip(rows, whats, strict=True) if row.status == "unexpected" and what[0]
+    ]
+    is_ours = labels or any(" in PRETRAINED, " in why for why in met)
+    decoded = _decoded_names(given) if is_ours else []
+    ends = {_end_of(name) for name in decoded}
+    absent = [row.name for row in rows if row.status == "missing" and _end_of(row.name) in ends]
+    if absent and labels:  # the weight of the target is the qweight of PRETRAINED
+        met.setdefault(f"{labels[0]} in PRETRAINED, values in the other", absent)
     texts = [f"{why}: {show_folded_names(names)}" for why, names in met.items()]
-    return kept, texts[0] if texts else ""
+    if not texts:
+        return kept, ""
+    way = "; ckpt convert --dequantize makes values of PRETRAINED first" if decoded else ""
+    return kept, texts[0] + way
+
+
+def _decoded_names(given: Survey) -> list[str]:
+    """The names of the weights that ckpt decodes from codes."""
+    if not is_installed(HOOKS["quantised"]):
+        return []
+    found = load_hook("quantised").find_logical(given.checkpoint, Limits(), for_values=True)
+    return [row.name for row in found.logical]
+
+
+def _end_of(name: str) -> str:
+    """The last four steps of a name: the classes around a model put others before them."""
+    return ".".join(name.split(".")[-4:])
 
 
 def _has_one_shape(row: Pairing) -> bool:

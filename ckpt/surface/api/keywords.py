@@ -12,7 +12,7 @@ from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE, DOUBTS, LEVEL_WORDS, LEVELS, Gate, Level, Rules
 from ckpt.model.limits import Limits
-from ckpt.model.names import Globs
+from ckpt.model.names import Globs, nearest_names
 from ckpt.model.text import show, show_literal
 
 Texts = str | Iterable[str] | None
@@ -142,9 +142,11 @@ def codes_of(option: str, values: Texts, command: str, also: Iterable[str] = ())
     codes = [code.strip() for value in keyword_texts(values) for code in value.split(",") if code.strip()]
     makers = _MAKERS.get(command, (command,))
     possible = [row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)]
-    possible += also
+    words = [*possible, *also]
     for code in codes:
-        if code not in possible:
+        if code not in words:
             problem = f"{option} {show(code, 40)}: not a finding of {command}"
-            raise UsageError(problem, hint="codes: " + " ".join(possible))
+            alike = nearest_names(code, possible, 1)
+            meant = f"did you mean {alike[0]}? " if alike else ""
+            raise UsageError(problem, hint=f"{meant}codes: {' '.join(words)}")
     return frozenset(codes)

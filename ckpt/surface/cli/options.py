@@ -252,7 +252,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--recipe",
             "RECIPE",
             "diff* warmstart* convert*",
-            "First bring the model into another layout, as ckpt recipe wrote; convert takes a GGUF to transformers.",
+            "First bring the model into another layout, as ckpt recipe wrote; convert and warmstart take a GGUF to transformers.",
             once=True,
         ),
         flag("--reverse", "convert*", "Apply the recipe the other way round."),

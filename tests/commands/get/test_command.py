@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from process import Run
+from inside import inside
+from process import Run, check_error
 
 
 @pytest.mark.parametrize(
@@ -158,3 +159,19 @@ def test_an_ambiguous_name_is_refused(ckpt: Run, tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "2 places are called a.b" in done.stderr
+
+
+def test_several_files_get_the_loop_that_asks_each(tmp_path: Path) -> None:
+    """`ckpt get run/*.pth epoch`, as other commands take it: the second file would be a name."""
+    for number in (1, 2):
+        torch.save({"epoch": number}, tmp_path / f"e {number}.pth")
+    done = inside("get", "e 1.pth", "e 2.pth", "epoch", cwd=tmp_path)
+    loop = "for file in 'e 1.pth' 'e 2.pth'; do ckpt get \"$file\" epoch; done"
+    check_error(done, f"ckpt: e 2.pth: a second file, and ckpt get takes one ({loop})")
+    many = [f"{number}.pth" for number in range(40)]
+    for name in many:
+        (tmp_path / name).write_bytes((tmp_path / "e 1.pth").read_bytes())
+    done = inside("get", *many, "epoch", cwd=tmp_path)
+    assert check_error(done, "takes one").endswith("1.pth: a second file, and ckpt get takes one")
+    torch.save({"epoch": 3, "e 2.pth": "x"}, tmp_path / "named.pth")
+    assert inside("get", "named.pth", "e 2.pth", cwd=tmp_path).lines == ["x"]

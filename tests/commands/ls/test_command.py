@@ -539,3 +539,12 @@ def test_a_line_about_an_unreadable_file_reads_alike_in_ls_and_lint(ckpt: Run, t
     assert lines == {
         f"ckpt: {tmp_path}/a\\n.pth: an empty file (an unfinished save, or a full disk? use an earlier save)"
     }
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_folder_that_is_a_checkpoint_has_its_own_name(
+    ckpt: Run, samples: Path, tmp_path: Path, end: str
+) -> None:
+    shutil.copytree(samples / "sharded", tmp_path / "tiny")
+    printed = ckpt("ls", f"{tmp_path / 'tiny'}{end}").stdout.splitlines()
+    assert printed[1].split()[0] == str(tmp_path / "tiny")

@@ -93,7 +93,8 @@ def test_a_folder_of_hugging_face_becomes_its_weights_alone(
         (base / name).unlink()
     with ckpt.open(base) as opened:
         names = set(opened)
-    line = "left out: config = {'model_type': 'net'}  (ckpt slim --with-config keeps config.json)"
+    option = "--with-config" if command == "convert" else "ckpt slim --with-config"
+    line = f"left out: config = {{'model_type': 'net'}}  ({option} keeps config.json)"
     done = inside(command, "base", "-o", "out.pth", cwd=tmp_path)
     assert done.code == 0 and line in done.lines
     assert set(torch.load(tmp_path / "out.pth", weights_only=True)) == names

@@ -54,7 +54,8 @@ def test_a_cast_of_a_model_with_scales_is_refused(out: str, tmp_path: Path) -> N
     done = ckpt("convert", source, "--dtype", "bfloat16", "-o", tmp_path / out)
     said = done.err.decode()
     assert (done.code, said.count("\n")) == (2, 1), said
-    assert f"{MODEL}.{{down,up}}_proj.weight (FP8 with scales)" in said and "without --dtype" in said
+    assert f"{MODEL}.{{down,up}}_proj.weight (FP8 with scales)" in said
+    assert "--dequantize makes values of them; without --dtype" in said
     assert not (tmp_path / out).exists()
 
 
@@ -245,6 +246,7 @@ def test_codes_do_not_become_values_nor_values_codes(to_values: bool, tmp_path: 
     assert code != 0 and not out.exists()
     holder = "PRETRAINED" if to_values else "the target"
     assert f"FP8 with scales in {holder}, values in the other: layers.0-1.a.weight" in said
+    assert ("ckpt convert --dequantize makes values of PRETRAINED first" in said) == to_values
 
     code, said, out = warm(*sides, tmp_path, "--min-coverage", "0")
     assert code == 0, said
@@ -253,6 +255,31 @@ def test_codes_do_not_become_values_nor_values_codes(to_values: bool, tmp_path: 
         {name: value for name, value in found.items() if ".a." in name},
         {name: value for name, value in sides[1].items() if ".a." in name},
     )
+
+
+def test_codes_under_another_name_are_not_missing_in_silence(tmp_path: Path) -> None:
+    """GPTQ calls them qweight: the model would keep its own values for all linear layers, with exit code 0."""
+    G, rows, columns = 32, 64, 64
+    layer = {
+        "fc.qweight": torch.randint(-(2**31), 2**31 - 1, (rows // 8, columns), dtype=torch.int32),
+        "fc.qzeros": torch.randint(-(2**31), 2**31 - 1, (rows // G, columns // 8), dtype=torch.int32),
+        "fc.scales": torch.rand(rows // G, columns, dtype=torch.float16),
+        "fc.g_idx": torch.arange(rows, dtype=torch.int32) // G,
+    }
+    embedding = {"embed.weight": torch.rand(64, 64, dtype=torch.float16)}
+    folder = tmp_path / "gptq"
+    folder.mkdir()
+    stored({**embedding, **layer}, folder / "model.safetensors")
+    config = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": G}}
+    (folder / "config.json").write_text(json.dumps(config))
+    target = stored({**embedding, "fc.weight": torch.rand(columns, rows)}, tmp_path / "target.safetensors")
+    words = ("warmstart", folder, "--into", target, "-o", tmp_path / "out.safetensors")
+    done = ckpt(*words)
+    said = done.err.decode()
+    assert done.code == 1 and not (tmp_path / "out.safetensors").exists()
+    assert "GPTQ with scales in PRETRAINED, values in the other: fc.weight" in said
+    assert "ckpt convert --dequantize makes values of PRETRAINED first" in said
+    assert ckpt(*words, "--min-coverage", "0").code == 0
 
 
 @pytest.mark.parametrize("kind", scaled.LAYERS)

@@ -59,6 +59,23 @@ def test_each_layer_gets_its_product_in_its_own_dtype(
     assert torch.equal(found["lm_head.weight"], state["lm_head.weight"])
 
 
+@pytest.mark.parametrize("trained", [0, 1])
+def test_an_adapter_that_adds_nothing_is_said(trained: int, tmp_path: Path) -> None:
+    """PEFT begins with lora_B of zeros: an adapter that was never trained merges into the base as it is."""
+    state = loras.base(torch.float32)
+    adapter = loras.pairs(loras.linear(state))
+    ups = [name for name in adapter if ".lora_B." in name]
+    for name in ups[trained:]:
+        adapter[name] = torch.zeros_like(adapter[name])
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    adapted = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    report = ckpt.merge(path, adapted, out=tmp_path / "out.safetensors")
+
+    line = f"{adapted}: all of its B (lora_B, lora_up) are zeros, as before training: it adds nothing"
+    assert (line in report.warnings) == (trained == 0)
+
+
 def test_patterns_and_rslora_give_each_layer_its_scale(tmp_path: Path) -> None:
     state = loras.base()
     ranks = lambda name: 2 if "layers.1.self_attn.v_proj" in name else 4

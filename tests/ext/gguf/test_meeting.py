@@ -14,6 +14,9 @@ import torch
 from process import Run
 from safetensors.torch import load_file, save_file
 
+from ckpt import open as ckpt_open
+from ckpt.model.errors import LossError
+
 State = dict[str, torch.Tensor]
 WIDTH, INNER, WORDS, HEADS, KEYS = 64, 96, 40, 4, 2
 ROWS = WIDTH // HEADS * KEYS
@@ -36,7 +39,7 @@ def q4_0(values: np.ndarray) -> bytes:
     return np.concatenate([scales.view("u1"), codes[:, :16] | codes[:, 16:] << 4], axis=1).tobytes()
 
 
-PACKED = {"Q8_0": (8, q8_0), "Q4_0": (2, q4_0)}
+PACKED = {"F32": (ggufs.F32, np.ndarray.tobytes), "Q8_0": (8, q8_0), "Q4_0": (2, q4_0)}
 
 
 def decoder(*, norms: int = 2, biases: bool = False, heads_norm: bool = False, seed: int = 0) -> State:
@@ -265,6 +268,45 @@ def test_convert_takes_it_back_to_transformers(ckpt: Run, tmp_path: Path, archit
     assert {name: row.shape for name, row in back.items()} == {name: row.shape for name, row in state.items()}
     for name, row in state.items():
         assert (back[name] - row).norm() <= 0.01 * row.norm(), name
+
+
+@pytest.mark.parametrize("options", [[], ["--by-shape"]])
+def test_warmstart_takes_no_rows_in_the_order_of_llama_cpp(
+    ckpt: Run, tmp_path: Path, options: list[str]
+) -> None:
+    """Names that meet by shape would load q and k permuted, without a word."""
+    state = decoder()
+    base, quantised = written(tmp_path, state, convert(state, "llama"))
+    out = tmp_path / "start.safetensors"
+    asked = ["warmstart", quantised, "--into", base, *options, "-o", out]
+    done = ckpt(*asked)
+    assert done.returncode == 1
+    assert "the names and the order of rows of llama.cpp" in done.stderr
+    assert "--recipe transformers" in done.stderr
+    assert not out.exists()
+    done = ckpt(*asked, "--recipe", "transformers")
+    assert done.returncode == 0, done.stderr
+    assert ckpt("diff", base, quantised).returncode == 0
+    back = load_file(out)
+    for name, row in state.items():
+        assert (back[name].float() - row).norm() <= 0.01 * row.norm(), name
+
+
+def test_load_into_names_the_way_from_gguf_to_transformers(tmp_path: Path) -> None:
+    state = decoder()
+    _, quantised = written(tmp_path, state, convert(state, "llama", "F32"))
+    model = torch.nn.Module()
+    for name, row in state.items():
+        *steps, leaf = name.split(".")
+        at = model
+        for step in steps:
+            if step not in dict(at.named_children()):
+                at.add_module(step, torch.nn.Module())
+            at = at.get_submodule(step)
+        at.register_parameter(leaf, torch.nn.Parameter(row.clone()))
+    with pytest.raises(LossError) as caught:
+        ckpt_open(quantised).load_into(model, by_shape=True)
+    assert "--recipe transformers --dtype" in str(caught.value.hint)
 
 
 def test_convert_leaves_out_what_the_converter_made(ckpt: Run, tmp_path: Path) -> None:

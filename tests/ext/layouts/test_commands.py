@@ -45,7 +45,9 @@ def test_a_recipe_is_not_replaced_unasked(folder: Path) -> None:
     again = inside("recipe", "hf.safetensors", "meta.pth", "-o", "r.json", cwd=folder)
     assert again.code == 2
     assert b"r.json" in again.err
-    assert inside("recipe", "hf.safetensors", "meta.pth", "-o", "r.json", "--force", cwd=folder).code == 0
+    done = inside("recipe", "hf.safetensors", "meta.pth", "-o", "r.json", "--force", cwd=folder)
+    assert done.code == 0
+    assert done.complaints == ["ckpt: wrote r.json (ckpt convert A --recipe r.json -o OUT)"]
 
 
 def test_what_is_left_is_named_with_its_reason(folder: Path) -> None:

@@ -177,6 +177,19 @@ def test_rules_of_the_nearest_file(runs: Path) -> None:
     assert any("ckpt.toml: switches off 1 prefix" in line for line in done.complaints)
 
 
+def test_rules_in_a_folder_that_is_checked_are_not_read_and_said(runs: Path) -> None:
+    """They may be a stranger's; who wrote them himself has to learn how they count."""
+    (runs / "runs/ckpt.toml").write_text('[lint]\nignore = ["prefix"]\n')
+
+    done = inside("lint", "runs", "--select", "prefix", cwd=runs)
+
+    assert done.lines
+    line = "ckpt: runs/ckpt.toml: not read: rules count from the current folder upwards (--config runs/ckpt.toml)"
+    assert line in done.complaints
+    for words in (["--config", "runs/ckpt.toml"], ["--no-config"], ["--quiet"]):
+        assert line not in inside("lint", "runs", *words, cwd=runs).complaints
+
+
 def test_rules_of_a_file_that_was_named(runs: Path) -> None:
     (runs / "pyproject.toml").write_text('[tool.ckpt.lint]\nignore = ["prefix"]\n')
     (runs / "strict.toml").write_text('[lint]\nselect = ["prefix"]\n')
@@ -196,7 +209,10 @@ def test_rules_of_a_file_that_was_named(runs: Path) -> None:
         ("[lint]\nvalues = true\n", "did you mean read-values?"),
         ("[lint]\nper-file-ignores = []\n", "per-file-ignores is a table"),
         ('[lint.per-file-ignores]\n"a" = 3\n', "a is a list of codes"),
-        ('[lint.per-file-ignores]\n"a" = ["predix"]\n', "[lint] a predix: not a finding of lint"),
+        (
+            '[lint.per-file-ignores]\n"a" = ["predix"]\n',
+            "[lint] a predix: not a finding of lint (did you mean prefix?",
+        ),
         ("[lint.per-file-ignores]\n" + "\n".join(f"a{n} = []" for n in range(501)), "has over 500 globs"),
         (f"[lint.per-file-ignores]\n{'a' * 501} = []", "or one over 500 letters"),
         ("lint = 3\n", "[lint] is not a table"),

@@ -252,3 +252,14 @@ def test_any_plain_value_loads_as_it_was_given(value: Any, tmp_path_factory: pyt
     state = torch.load(folder / "out.pth", weights_only=True)
     assert state["x"] == value and type(state["x"]) is type(value)
     assert torch.equal(state["w"], torch.ones(2))
+
+
+def test_config_json_of_a_folder_is_left_to_an_editor(ckpt: Run, tmp_path: Path) -> None:
+    """`ckpt get` shows it as `config`, but set changes the file of the weights."""
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"hidden_size": 2}')
+    assert ckpt("get", tmp_path, "config.hidden_size").stdout == "2\n"
+    done = ckpt("set", tmp_path, "config.hidden_size=4", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    hint = "(ckpt set changes the file of the weights; config.json is for an editor)"
+    assert done.stderr.endswith(f"no value called config.hidden_size {hint}\n")
