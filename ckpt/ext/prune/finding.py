@@ -12,7 +12,15 @@ from ckpt.bytes.far import is_url
 from ckpt.bytes.location import is_cached_model, locate, read_file
 from ckpt.bytes.source import read_failure_reason
 from ckpt.ext.prune.identity import Identity, identity_of
-from ckpt.ext.prune.naming import Place, SaveName, is_called, is_in_work, is_one_of_several, parse_name
+from ckpt.ext.prune.naming import (
+    Place,
+    SaveName,
+    is_called,
+    is_in_work,
+    is_one_of_several,
+    parse_name,
+    split_ending,
+)
 from ckpt.ext.prune.removal import is_hidden, is_left_over
 from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS
@@ -313,14 +321,22 @@ def _texts_to(
             text = read_file(locate(path), limits, name).decode()
         except (CkptError, OSError, UnicodeDecodeError):
             continue
-        for token in re.split(r"[\s\"',:]+", text):
-            last = token.rstrip("/").rpartition("/")[2]
-            if last in by_name:
-                yield last, f"{show(name, 60)} names it"
+        for candidate in every:
+            if _names(text, candidate.name):
+                yield candidate.name, f"{show(name, 60)} names it"
         if text.strip().isdecimal() and len(text.strip()) < 19:  # Megatron writes the number alone
             for candidate in every:
                 if dict(candidate.parsed.place).get("step") == int(text):
                     yield candidate.name, f"{show(name, 60)} names it"
+
+
+def _names(text: str, name: str) -> bool:
+    """Tell whether a text has the name of a save as words of its own, whole or without its ending."""
+    stem = split_ending(name)[0]
+    return any(
+        part in text and re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w-]|\.\w)", text) is not None
+        for part in {name, name if stem.isdecimal() else stem}
+    )
 
 
 def best_of_trainer(path: str, limits: Limits) -> str | None:

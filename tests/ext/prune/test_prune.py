@@ -258,6 +258,26 @@ def test_megatron_and_detectron(tmp_path: Path) -> None:
     assert may_go(other) == ["model_0004999.pth"]
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("epoch {}.pth", "best.txt", "epoch 1.pth\n"),
+        ("epoch_{}.pth", "best.txt", "epoch_1\n"),
+        ("epoch={},loss=0.5.ckpt", "best", "epoch=1,loss=0.5.ckpt"),
+        ("epoch_{}.pth", "best_model.json", r'{"path": "runs\\a\\epoch_1.pth"}'),
+        ("model-{}.pth", "checkpoint", 'model_checkpoint_path: "model-1"'),
+    ],
+)
+def test_what_a_text_names_stays_however_it_spells_it(
+    tmp_path: Path, name: str, file: str, text: str
+) -> None:
+    epochs(tmp_path, 4, name=name)
+    (tmp_path / file).write_text(text)
+
+    assert may_go(tmp_path) == [name.format(0), name.format(2)]
+    assert reasons(tmp_path)[name.format(1)] == f"{file} names it"
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_distributed_checkpoints(tmp_path: Path, samples: Path) -> None:
     for step in (1, 2, 3):
