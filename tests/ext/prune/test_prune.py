@@ -115,6 +115,16 @@ def test_nan_is_never_the_best(tmp_path: Path, number: Any) -> None:
     assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth", "epoch_2.pth"]
 
 
+@pytest.mark.parametrize("way", ["min", "max"])
+def test_beside_infinity_the_best_number_stays(tmp_path: Path, way: str) -> None:
+    sign = -1 if way == "max" else 1
+    epochs(tmp_path, 5, [sign * number for number in (0.5, float("-inf"), 0.3, float("inf"), 0.4)])
+    best = f"val_loss:{way}"
+
+    assert may_go(tmp_path, "--keep-best", best) == ["epoch_0.pth", "epoch_3.pth"]
+    assert "finite val_loss: " in reasons(tmp_path, "--keep-best", best)["epoch_2.pth"]
+
+
 def test_nothing_goes_where_every_metric_is_nan(tmp_path: Path) -> None:
     epochs(tmp_path, 3, [float("nan")] * 3)
 
