@@ -220,6 +220,19 @@ def test_the_trainer(tmp_path: Path) -> None:
     assert best["checkpoint-1000"] == "lowest eval_loss: 1.1; checkpoint-2000 calls it the best"
 
 
+@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf"), -1, True, "3", [3]])
+def test_numbers_of_the_trainer_that_count_nothing(tmp_path: Path, number: Any) -> None:
+    trainer(tmp_path, [500, 1000, 1500], [0.5, 0.7, 0.9])
+    path = tmp_path / "checkpoint-500" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    row = {"step": number, "eval_loss": number}
+    path.write_text(json.dumps(state | {"global_step": number, "epoch": number, "log_history": [row]}))
+    written_at(path.parent, OLD)
+
+    assert may_go(tmp_path, "--keep-last", "2") == []  # the newest calls it the best
+    assert "checkpoint-500" not in may_go(tmp_path, "--keep-best", "eval_loss")
+
+
 def test_the_trainer_was_killed_while_it_saved(tmp_path: Path) -> None:
     """The newest folder is there, and lacks the file that is written last."""
     trainer(tmp_path, [500, 1000, 1500], [1.5, 1.1, 1.2])
