@@ -82,6 +82,13 @@ def test_steps_begin_anew_with_each_epoch(tmp_path: Path) -> None:
     assert may_go(tmp_path) == ["epoch_0_step_100.pth", "epoch_0_step_900.pth", "epoch_1_step_100.pth"]
 
 
+def test_parts_of_an_epoch_may_be_counted_on(tmp_path: Path) -> None:
+    for number in ("0.9", "1.1", "1.9", "1.10", "1.11"):
+        save(tmp_path / f"epoch_{number}.pth")
+
+    assert sorted(may_go(tmp_path)) == ["epoch_0.9.pth", "epoch_1.1.pth", "epoch_1.10.pth"]
+
+
 def test_equal_steps_stay_together(tmp_path: Path) -> None:
     for epoch, loss in [(1, 0.5), (2, 0.25), (2, 0.75)]:
         save(tmp_path / f"epoch={epoch}-val_loss={loss}.ckpt", epoch=epoch)
@@ -715,6 +722,7 @@ def test_many_saves(tmp_path: Path) -> None:
         ("lr0.05_step100.pt", "lr0.05_step*.pt", (("step", 100),)),
         ("v1.5-step=7.ckpt", "v1.5-step=*.ckpt", (("step", 7),)),
         ("global_step100", "global_step*", (("step", 100),)),
+        ("epoch_1.10.pt", "epoch_*.**.pt", (("epoch", 1.1),)),
         ("epoch10.pt", "epoch*.pt", (("epoch", 10),)),
         ("epoch3step7.pt", "epoch*step*.pt", (("epoch", 3), ("step", 7))),
         ("epoch=3-step=100-v1.ckpt", "epoch=*-step=*-v1.ckpt", (("epoch", 3), ("step", 100))),
