@@ -59,6 +59,18 @@ def gptq_layer(codes: torch.Tensor, scales: torch.Tensor, bits: int, group: int)
     }
 
 
+@pytest.mark.parametrize("name", ["awq", "fp8"])
+def test_another_sign_is_no_factor(tmp_path: Path, name: str) -> None:
+    torch.manual_seed(1)
+    weight = drawn("plain")
+    base = base_of(tmp_path / "base.safetensors", {"a": weight, "b": weight})
+    signs = torch.randint(0, 2, (weight.shape[1],)) * 2 - 1
+    layers_made = {"a": HONEST[name](-weight), "b": HONEST[name](weight * signs)}
+    report = library.diff(base, saved(tmp_path / "q.safetensors", layers_made))
+    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == ["other"] * 2
+    assert report.exit_code == 1
+
+
 def awq_layer(weight: torch.Tensor, group: int) -> Tensors:
     codes, scales = rounded(weight, 4, group)
     zeros = torch.full_like(scales, 8).long()
