@@ -72,6 +72,7 @@ LIMITS = [
     "ext.quantised.judge._STRAYS",
     "ext.quantised.judge._TIMES",
     "ext.quantised.schemes._EXPANDED",
+    "ext.resizing.hooks._EXPANDED",
     "evidence.adapters._LEAST",
     "evidence.adapters._READ",
     "evidence.extras._LEAST",
