@@ -237,7 +237,7 @@ def _judged(row: Row, name: str, stored: str, types: tuple[str, str], *, is_befo
         return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
     change = row.change
     error = 0.0 if change is None or not change.differing else change.rel_l2
-    if change is not None and (change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]):
+    if change is not None and not change.is_finite_alike:
         mine = 0 if is_before else 1
         numbers = [change.nan[side] + change.inf[side] for side in (mine, 1 - mine)]
         what = (

@@ -218,6 +218,18 @@ def test_what_else_differs_is_told(ckpt: Run, tmp_path: Path) -> None:
     assert "also changed: 1 tensor: norm.weight" in run.stdout
 
 
+@pytest.mark.parametrize("number", [1.0, float("nan"), float("inf")])
+def test_a_cast_makes_no_numbers_that_are_not_finite(tmp_path: Path, number: float) -> None:
+    torch.manual_seed(0)
+    weights, quantised = made("ab")
+    norm = torch.rand(8)
+    base = base_of(tmp_path / "base.safetensors", weights | {"norm": torch.cat([norm, torch.ones(1)])})
+    norm = torch.cat([norm, torch.tensor([number])])
+    path = saved(tmp_path / "q.safetensors", quantised | {"norm": {"weight": norm}})
+    assert library.diff(base, path).exit_code == (number != 1.0)
+    assert library.diff(path, base).exit_code == (number != 1.0)
+
+
 def test_two_files_of_one_scheme_are_compared_as_they_are(tmp_path: Path) -> None:
     torch.manual_seed(0)
     _, quantised = made("ab")
