@@ -92,9 +92,32 @@ def find_saves(path: str, wanted: Iterable[str], limits: Limits, *, plugins: boo
             links.append((os.path.join(path, name), name))
     if not any(row.passed_over is None for row in candidates):
         raise _no_saves(path, limits, plugins)
-    links += _links_above(path)
-    pointers = [*_links_to(run, links, candidates), *_texts_to(run, names, candidates, limits)]
-    return Found(run, tuple(candidates), tuple(pointers))
+    pointers = _pointers(run, names, links, candidates, limits)
+    return Found(run, tuple(candidates), pointers)
+
+
+def find_pointers(run: Run, saves: Iterable[str]) -> dict[str, str]:
+    """Return the saves of a run that something points to by now, each with what does."""
+    try:
+        names = os.listdir(run.path)
+    except OSError:
+        return {}  # the folder went away; its saves cannot be removed either
+    paths = [(os.path.join(run.path, name), name) for name in names]
+    links = [(path, name) for path, name in paths if os.path.islink(path)]
+    candidates = [Candidate(name, os.path.join(run.path, name), parse_name(name)) for name in saves]
+    return dict(_pointers(run, names, links, candidates, Limits()))
+
+
+def _pointers(
+    run: Run,
+    names: Iterable[str],
+    links: Iterable[tuple[str, str]],
+    candidates: Iterable[Candidate],
+    limits: Limits,
+) -> tuple[tuple[str, str], ...]:
+    """The candidates that links and texts point to, with what does."""
+    every = [*links, *_links_above(run.path)]
+    return (*_links_to(run, every, candidates), *_texts_to(run, names, candidates, limits))
 
 
 def _run_at(path: str) -> Run:
