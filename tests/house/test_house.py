@@ -182,7 +182,7 @@ def test_a_command_calls_the_function_of_its_name() -> None:
         "set": ["parse_assignment"],
         "verify": [
             "listed_path",
-            "unreadable",
+            "unreadable_report",
             "with_recorded",
         ],  # of a folder, where a list knows other files
     }
