@@ -54,6 +54,11 @@ class Change(NamedTuple):
         return bool(self.differing) and self.squares is None and not (any(self.nan) or any(self.inf))
 
     @property
+    def is_finite_alike(self) -> bool:
+        """Tell whether both tensors have as many NaN and infinities, which no norm of the difference tells."""
+        return self.nan[0] == self.nan[1] and self.inf[0] == self.inf[1]
+
+    @property
     def rms(self) -> float | None:
         """The root of the mean square of the difference."""
         return None if self.squares is None else sqrt(self.squares / self.numel) if self.numel else 0.0

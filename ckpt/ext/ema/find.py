@@ -17,7 +17,7 @@ from ckpt.model.checkpoint import Entry
 from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Tensor, unwrap_dtensor
+from ckpt.model.tensors import Tensor, parts_of, unwrap_dtensor
 from ckpt.model.text import counted_noun, show
 from ckpt.tree.find import node_at, tied_names
 from ckpt.tree.view import look
@@ -71,7 +71,17 @@ def find_averages(survey: Survey) -> list[Average]:
             found.append(_of_section(survey, section))
         elif section.kind == "model":
             found += _inside_model(survey, section)
-    return found or list(_in_their_places(survey))
+    return [_with_data(row) for row in found] or list(_in_their_places(survey))
+
+
+def _with_data(average: Average) -> Average:
+    """Return averages with a problem where one has no data, which the model's tensor has."""
+    for name, node in average.nodes.items():
+        tensor = tensor_of(node)
+        assert tensor is not None
+        if any(part.storage.place is None for part in parts_of(tensor)):
+            return average._replace(problem=f"{show(name, 80)} is on meta, without data")
+    return average
 
 
 def _is_in(row: TensorList, section: Section) -> bool:

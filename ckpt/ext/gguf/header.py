@@ -29,6 +29,8 @@ _ENTRY, _KEY = 1_000, 700
 """Bytes of memory of a tensor and of a pair of the metadata."""
 FEW = 256
 """Items of an array that are made at once; longer arrays are made when they are asked for."""
+MANY = 1 << 16
+"""Items of all short arrays together that are made at once: a number takes up to 36 times the memory of its byte."""
 STEP = 1 << 20
 """The least bytes of a header that is read on: behind a URL each read is a request."""
 _LONGEST_NAME = 65_535

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckpt.bytes.executor import Executor
 from ckpt.bytes.source import Source
 from ckpt.ext.gguf import NAME, TRAITS, sniff
-from ckpt.ext.gguf.header import FEW, Array, Header, Row, read_header
+from ckpt.ext.gguf.header import FEW, MANY, Array, Header, Row, read_header
 from ckpt.formats.common.early import is_pickle_too
 from ckpt.formats.common.holes import lost_notices, partial_place
 from ckpt.formats.format import Check, ChecksumReport, Probe, Progress
@@ -124,13 +124,15 @@ def metadata_node(header: Header) -> Dict:
 
 
 def values_of(header: Header) -> list[Value]:
-    """The rows of the metadata. A long array is told by its length."""
+    """The rows of the metadata. A long array is told by its length, and so is one after very many short ones."""
     rows: list[Value] = []
+    left = MANY
     for key, value in header.values.items():
         path = (METADATA, key)
         if not isinstance(value, Array):
             rows.append(Value(path, key, type(value).__name__, value))
-        elif value.length <= FEW:
+        elif value.length <= min(FEW, left):
+            left -= value.length
             rows.append(Value(path, key, "list", value.items()))
         else:
             rows.append(Value(path, key, f"list of {value.type}", fields=value.length))

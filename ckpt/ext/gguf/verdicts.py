@@ -185,13 +185,14 @@ def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAcc
         index = row.indices[side]
         given = gguf.given[index] if index is not None else entry
         types = given.tensor.dtype.name, base.tensor.dtype.name
-        verdict = _judged(row, base.name, given.name, types)
+        verdict = _judged(row, base.name, given.name, types, is_before=is_before)
         if not verdict.is_within:
             wrong.append((len(verdicts), row))
         verdicts.append(verdict)
     is_other = 2 * len(wrong) > len(verdicts)
     for number, row in [] if is_other else wrong[:_LOOKED]:
-        verdicts[number] = verdicts[number]._replace(what=_what_it_is(row, report, gguf, is_before=is_before))
+        what = _what_it_is(row, report, gguf, is_before=is_before) or verdicts[number].what
+        verdicts[number] = verdicts[number]._replace(what=what)
     paths = [report.before.path, report.after.path]
     return GgufAccount(
         paths[1 - side],
@@ -227,7 +228,7 @@ def _equals_embedding(row: Row, report: DiffReport) -> bool:
     return False
 
 
-def _judged(row: Row, name: str, stored: str, types: tuple[str, str]) -> Verdict:
+def _judged(row: Row, name: str, stored: str, types: tuple[str, str], *, is_before: bool) -> Verdict:
     """The judgement of a pair. `types` are its own type and the type of the base, which may be rounded more."""
     by = max((type for type in types if type in MOST_ERROR), key=MOST_ERROR.__getitem__, default=None)
     if row.status == "reshaped":
@@ -236,6 +237,13 @@ def _judged(row: Row, name: str, stored: str, types: tuple[str, str]) -> Verdict
         return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
     change = row.change
     error = 0.0 if change is None or not change.differing else change.rel_l2
+    if change is not None and not change.is_finite_alike:
+        mine = 0 if is_before else 1
+        numbers = [change.nan[side] + change.inf[side] for side in (mine, 1 - mine)]
+        what = (
+            f"{counted_noun(numbers[0], 'element')} of it and {numbers[1]:,} of the base are NaN or infinite."
+        )
+        return Verdict(name, stored, types[0], by, None, False, what)
     is_within = error is not None and (error == 0 or (by is not None and error <= MOST_ERROR[by]))
     return Verdict(name, stored, types[0], by, error, is_within)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ckpt.bytes.executor import Task
-from ckpt.ext.prune.finding import Candidate, Found, find_saves
+from ckpt.ext.prune.finding import Candidate, Found, find_pointers, find_saves
 from ckpt.ext.prune.judging import Judged, check_bytes, judge
 from ckpt.ext.prune.removal import Folder, Victim
 from ckpt.ext.prune.report import PruneReport, PruneRow
@@ -174,8 +174,12 @@ def deleted(report: PruneReport) -> PruneReport:
     warnings = list(report.warnings)
     try:
         stop: str | None = None
+        pointers = find_pointers(report.run, [row.victim.name for row in report.may_go if row.victim])
         for row in report.may_go:
             assert row.victim is not None
+            if row.victim.name in pointers:
+                rows[row.path] = row._replace(problem=f"{pointers[row.victim.name]} by now, and it stays")
+                continue
             changed = [] if stop else [kept.name for kept in report.needed if not folder.holds(kept)]
             if changed:
                 stop = f"{show(changed[0], 80)}, which stays, has changed or gone, so nothing more is removed"

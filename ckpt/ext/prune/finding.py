@@ -12,7 +12,15 @@ from ckpt.bytes.far import is_url
 from ckpt.bytes.location import is_cached_model, locate, read_file
 from ckpt.bytes.source import read_failure_reason
 from ckpt.ext.prune.identity import Identity, identity_of
-from ckpt.ext.prune.naming import Place, SaveName, is_called, is_in_work, is_one_of_several, parse_name
+from ckpt.ext.prune.naming import (
+    Place,
+    SaveName,
+    is_called,
+    is_in_work,
+    is_one_of_several,
+    parse_name,
+    split_ending,
+)
 from ckpt.ext.prune.removal import is_hidden, is_left_over
 from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS
@@ -84,9 +92,32 @@ def find_saves(path: str, wanted: Iterable[str], limits: Limits, *, plugins: boo
             links.append((os.path.join(path, name), name))
     if not any(row.passed_over is None for row in candidates):
         raise _no_saves(path, limits, plugins)
-    links += _links_above(path)
-    pointers = [*_links_to(run, links, candidates), *_texts_to(run, names, candidates, limits)]
-    return Found(run, tuple(candidates), tuple(pointers))
+    pointers = _pointers(run, names, links, candidates, limits)
+    return Found(run, tuple(candidates), pointers)
+
+
+def find_pointers(run: Run, saves: Iterable[str]) -> dict[str, str]:
+    """Return the saves of a run that something points to by now, each with what does."""
+    try:
+        names = os.listdir(run.path)
+    except OSError:
+        return {}  # the folder went away; its saves cannot be removed either
+    paths = [(os.path.join(run.path, name), name) for name in names]
+    links = [(path, name) for path, name in paths if os.path.islink(path)]
+    candidates = [Candidate(name, os.path.join(run.path, name), parse_name(name)) for name in saves]
+    return dict(_pointers(run, names, links, candidates, Limits()))
+
+
+def _pointers(
+    run: Run,
+    names: Iterable[str],
+    links: Iterable[tuple[str, str]],
+    candidates: Iterable[Candidate],
+    limits: Limits,
+) -> tuple[tuple[str, str], ...]:
+    """The candidates that links and texts point to, with what does."""
+    every = [*links, *_links_above(run.path)]
+    return (*_links_to(run, every, candidates), *_texts_to(run, names, candidates, limits))
 
 
 def _run_at(path: str) -> Run:
@@ -313,14 +344,22 @@ def _texts_to(
             text = read_file(locate(path), limits, name).decode()
         except (CkptError, OSError, UnicodeDecodeError):
             continue
-        for token in re.split(r"[\s\"',:]+", text):
-            last = token.rstrip("/").rpartition("/")[2]
-            if last in by_name:
-                yield last, f"{show(name, 60)} names it"
+        for candidate in every:
+            if _names(text, candidate.name):
+                yield candidate.name, f"{show(name, 60)} names it"
         if text.strip().isdecimal() and len(text.strip()) < 19:  # Megatron writes the number alone
             for candidate in every:
                 if dict(candidate.parsed.place).get("step") == int(text):
                     yield candidate.name, f"{show(name, 60)} names it"
+
+
+def _names(text: str, name: str) -> bool:
+    """Tell whether a text has the name of a save as words of its own, whole or without its ending."""
+    stem = split_ending(name)[0]
+    return any(
+        part in text and re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w-]|\.\w)", text) is not None
+        for part in {name, name if stem.isdecimal() else stem}
+    )
 
 
 def best_of_trainer(path: str, limits: Limits) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from math import inf
 from typing import Literal
 
 from ckpt.commands.ls.ls import counters_of
@@ -209,13 +210,23 @@ def _number(node: Node) -> float | None:
     """The value of a metric: a number, NaN and infinity too, or a tensor with one element."""
     if tensor_of(node) is not None:
         return counter(node)
-    value = look(node).value if node is not None else None
+    return _float_of(look(node).value if node is not None else None)
+
+
+def _float_of(value: object) -> float | None:
+    """The float of a number, or None for anything else and for an int that no float holds."""
     if type(value) not in (int, float):
         return None
     try:
         return float(value)  # type: ignore[arg-type]
     except OverflowError:
         return None
+
+
+def _count_of(value: object, otherwise: float | None) -> float | None:
+    """The float of a number that counts something; for any other value what is known otherwise."""
+    number = _float_of(value)
+    return number if number is not None and 0 <= number < inf else otherwise
 
 
 def _numbers(survey: Survey) -> list[str]:
@@ -260,13 +271,13 @@ def _with_trainer(judged: Judged, wanted: Sequence[str], limits: Limits) -> Judg
             continue
         names += [key for key, value in row.items() if type(value) in (int, float)]
         for name in wanted:
-            number = row.get(name)
-            if isinstance(number, (int, float)) and not isinstance(number, bool):
-                known[name] = float(number)
+            number = _float_of(row.get(name))
+            if number is not None:
+                known[name] = number
     return judged._replace(
         has_trainer=True,
-        step=float(step) if type(step) is int else judged.step,
-        epoch=float(epoch) if type(epoch) in (int, float) else judged.epoch,  # type: ignore[arg-type]
+        step=_count_of(step, judged.step),
+        epoch=_count_of(epoch, judged.epoch),
         metrics=tuple(known.items()),
         names=(*names[:_MOST_NAMES], *judged.names),
         best=judged.best if best is None else (*judged.best, best),

@@ -59,7 +59,7 @@ class SaveName(NamedTuple):
     """The name of a file or folder, taken apart."""
 
     series: str
-    """The name with `*` in the place of counts, and `#` in the place of metrics."""
+    """The name with `*` in the place of counts, as `*.**` for 1.10, and `#` in the place of metrics."""
     place: Place
     """Its place in the series; empty where no word says that a number counts."""
     metrics: tuple[tuple[str, float], ...]
@@ -91,7 +91,7 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
         kind = _kind_of_count(label, text, stem[match.end() :])
         if kind is not None:
             counts.append((kind, float(text)))
-            series += [before, "*"]
+            series += [before, _series_part(text)]
         elif (
             label and (label in wanted_labels or metric_direction(label) is not None) and before[-1] in _MARKS
         ):
@@ -146,6 +146,15 @@ def metric_direction(label: str) -> str | None:
     if is_lower == is_higher:
         return None
     return "min" if is_lower else "max"
+
+
+def _series_part(text: str) -> str:
+    """Return what the series has in the place of a count: a star, and behind a point one for each digit.
+
+    Whether 1.10 comes behind 1.9 or before it, nobody can tell; among numbers with one length both orders are the same.
+    """
+    _, point, digits = text.partition(".")
+    return f"*{point}{'*' * len(digits)}"
 
 
 def _kind_of_count(label: str, text: str, after: str) -> str | None:

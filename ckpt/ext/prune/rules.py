@@ -7,7 +7,7 @@ the discriminator beside the generator, stay together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan
+from math import isfinite, isnan
 from typing import Literal
 
 from ckpt.ext.prune.judging import Judged
@@ -292,21 +292,30 @@ def _keep_in_doubt(
 def _keep_best(
     whole: Sequence[Judged], best: Best, metrics: Mapping[str, Mapping[str, float]], table: _Table
 ) -> None:
-    """Keep the saves with the best value of a metric, and those that do not record it where others do."""
+    """Keep the saves with the best value of a metric, and those that do not record it where others do.
+
+    Beside infinity the best finite value stays: a PSNR may be infinite, and so may the loss of a run that diverged.
+    """
     values = {save.name: metrics[save.name][best.name] for save in whole if best.name in metrics[save.name]}
     if not values:
         return  # another series records it
     numbers = [value for value in values.values() if not isnan(value)]
-    top = (min if best.direction == "min" else max)(numbers, default=None)
+    pick = min if best.direction == "min" else max
+    finite = [value for value in numbers if isfinite(value)]
+    tops = {pick(some) for some in (numbers, finite) if some}
     word = "lowest" if best.direction == "min" else "highest"
     for save in whole:
         value = values.get(save.name)
         if value is None:
             table.keep(save.name, f"records no {show(best.name, 60)}, so it may be the best")
-        elif value == top:
-            table.keep(save.name, f"{word} {show(best.name, 60)}: {value:.6g}", counts=True)
+        elif value in tops:
+            table.keep(
+                save.name,
+                f"{word} {'finite ' * (value != pick(numbers))}{show(best.name, 60)}: {value:.6g}",
+                counts=True,
+            )
             table.by_best.add(save.name)
-        elif top is None:
+        elif not tops:
             table.keep(save.name, f"no {show(best.name, 60)} of its series is a number")
 
 

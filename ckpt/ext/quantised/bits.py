@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _STATE = 1 << 16
 """The most bytes of a state of quantisation that are read."""
+_LARGEST = 3.4028234663852886e38
+"""The largest float32."""
 _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """The sizes of blocks that bitsandbytes has kernels for."""
 
@@ -56,13 +58,15 @@ def read_state(ref: TensorRef) -> State:
         raise MisfitError("its quant_state names no shape")
     if not all(type(size) is int and 0 < size < 1 << 40 for size in shape):
         raise MisfitError("its quant_state names no shape")
-    if kind not in ("nf4", "fp4") or block not in _BLOCKS or dtype not in SCALES:
-        raise MisfitError("its quant_state names no kind, block size or dtype that is known")
+    if kind not in ("nf4", "fp4") or type(block) is not int or block not in _BLOCKS:
+        raise MisfitError("its quant_state names no kind or block size that is known")
+    if not isinstance(dtype, str) or dtype not in SCALES:
+        raise MisfitError("its quant_state names no dtype that is known")
     if nested is not None and (type(nested) is not int or not 0 < nested <= 1 << 20):
         raise MisfitError("its quant_state names no size of nested blocks")
     offset = fields.get("nested_offset", 0.0)
-    if type(offset) not in (int, float):
-        raise MisfitError("its nested_offset is not a number")
+    if type(offset) not in (int, float) or abs(offset) > _LARGEST:
+        raise MisfitError("its nested_offset is not a number of float32")
     return State(kind, block, dtype, tuple(shape), nested, float(offset))
 
 

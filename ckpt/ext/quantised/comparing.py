@@ -210,7 +210,7 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
 def _is_cast(row: Row) -> bool:
     """Tell whether a tensor differs by its dtype alone, and by what a cast rounds."""
     change = row.change
-    if row.status != "retyped" or change is None:
+    if row.status != "retyped" or change is None or not change.is_finite_alike:
         return False
     return not change.differing or (change.rel_l2 is not None and change.rel_l2 <= _ROUNDING)
 

@@ -7,7 +7,7 @@ from math import prod
 
 from ckpt.ext.quantised.facts import Facts, facts_of
 from ckpt.ext.quantised.place import decoded_tensor
-from ckpt.ext.quantised.schemes import Given, MisfitError, Planned, Scheme
+from ckpt.ext.quantised.schemes import Given, MisfitError, Planned, Scheme, refuse_strange_parts
 from ckpt.ext.quantised.table import SCHEMES
 from ckpt.ext.quantised.wrappers import plan_wrapper
 from ckpt.model.checkpoint import Checkpoint, Entry
@@ -216,7 +216,7 @@ def _planned(
         codes = next(iter(row.parts.values()))
         name = codes.name[: len(codes.name) - len(str(codes.path[-1]))] + row.stem + row.scheme.weight
         try:
-            _refuse_empty(given)
+            refuse_strange_parts(given)
             planned = row.scheme.plan(given)
         except (MisfitError, UnsupportedError) as error:
             problems.append(NearMiss(codes.name, row.scheme.name, error.problem))
@@ -233,12 +233,3 @@ def _planned(
         listed = " and ".join(row.scheme for row in found)
         return None, [NearMiss(found[0].parts[0].entry.name, found[0].scheme, f"fits {listed}")]
     return (found[0] if found else None), problems
-
-
-def _refuse_empty(given: Given) -> None:
-    """Raise MisfitError for a part without data."""
-    for name, ref in given.parts.items():
-        if ref.storage.place is None:
-            raise MisfitError(f"{name} has no data")
-        if ref.conj or ref.neg:
-            raise MisfitError(f"{name} is a view that is negated")

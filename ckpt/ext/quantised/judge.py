@@ -248,15 +248,18 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
 
 
 def _with_factors(base: Array, values: Array, *, has_rows: bool) -> Array:
-    """Return the base with the factors of rows and columns that bring it nearest to the values."""
+    """Return the base with the factors of rows and columns that bring it nearest to the values. None is negative.
+
+    Nobody moves a sign into the layer before.
+    """
     import numpy as np
 
     wide = base.astype("<f8")
-    columns = (wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300)
+    columns = np.maximum((wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0)
     wide = wide * columns
     if not has_rows:
         return np.asarray(wide, "<f4")
-    rows = (wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300)
+    rows = np.maximum((wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0)
     fitted: Array = (wide * rows[:, None]).astype("<f4")
     return fitted
 

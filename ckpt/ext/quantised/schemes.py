@@ -43,6 +43,26 @@ class Given(NamedTuple):
         return part
 
 
+_EXPANDED = 1 << 20
+"""Bytes that a part may show beyond its data, as scales of one number for all rows do."""
+
+
+def refuse_strange_parts(given: Given) -> None:
+    """Raise MisfitError for a part without data, or one that shows its data in a way that no writer of weights has.
+
+    A view that repeats its elements has any size that its file says, and plans and readers count on the size of parts.
+    """
+    for name, ref in given.parts.items():
+        if ref.storage.place is None:
+            raise MisfitError(f"{name} has no data")
+        if ref.conj or ref.neg:
+            raise MisfitError(f"{name} is a view that is negated")
+        if ref.nbytes > ref.storage.nbytes + _EXPANDED:
+            raise MisfitError(
+                f"{name} is a view of {ref.storage.nbytes:,} bytes that expands to {ref.nbytes:,}"
+            )
+
+
 class Planned(NamedTuple):
     """A weight of a scheme: its shape, its bits, the block that one scale stands for, and how it is decoded.
 

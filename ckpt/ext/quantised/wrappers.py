@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.ext.quantised.facts import Facts
 from ckpt.ext.quantised.integers import plan_torchao
-from ckpt.ext.quantised.schemes import Given, MisfitError, Planned
+from ckpt.ext.quantised.schemes import Given, MisfitError, Planned, refuse_strange_parts
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.tensors import Composite
 
@@ -34,4 +34,6 @@ def plan_wrapper(tensor: Composite, facts: Facts, *, can_read: bool) -> Planned 
     if tensor.dtype.name not in ("float32", "float16", "bfloat16"):
         raise MisfitError(f"{short} stands for {tensor.dtype.name}")
     named = {"codes": codes, **{name: part for name, part in parts.items() if name in known[1:]}}
-    return plan_torchao(Given(named, facts, can_read), BY_NAME[tensor.dtype.name])
+    given = Given(named, facts, can_read)
+    refuse_strange_parts(given)
+    return plan_torchao(given, BY_NAME[tensor.dtype.name])

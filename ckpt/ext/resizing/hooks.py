@@ -28,6 +28,8 @@ Fill = Literal["target", "mean"]
 
 _NOTES = 20
 """Lines about tensors that are resized, and about those that are not."""
+_EXPANDED = 1 << 20
+"""The most bytes beyond its storage of a tensor with repeating strides that is interpolated."""
 _TOKENS = re.compile(r"(?:^|[._])(?:cls|class|dist|reg|register|mask)_?(?:token|tokens|embedding|embed)$")
 """Names of the tokens that stand before the patches of an image."""
 
@@ -168,6 +170,9 @@ def _resampled(row: Pairing, tokens: set[int]) -> tuple[TensorRef, Fit] | str | 
         return how
     if other.dtype.name not in AVERAGED:
         return f"{other.dtype.name} is not interpolated"
+    for tensor in (other, mine):  # both are in memory whole
+        if tensor.nbytes > tensor.storage.nbytes + _EXPANDED:
+            return f"a view of {tensor.storage.nbytes:,} bytes expands to {tensor.nbytes:,}"
     return _over(other, Resampled(other, how), mine.shape), Fit(f"interpolated {how}", mine.numel)
 
 

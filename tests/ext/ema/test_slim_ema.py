@@ -249,6 +249,13 @@ def test_averages_of_another_shape(tmp_path: Path) -> None:
     assert line.endswith("ema: fc.weight has the shape [7, 4], and [2, 4] in the model")
 
 
+def test_averages_without_data(tmp_path: Path) -> None:
+    averages = {name: tensor.to("meta") for name, tensor in AVERAGES.items()}
+    path = saved({"model": WEIGHTS, "ema": averages}, tmp_path / "a.pth")
+
+    assert "ema: conv.weight is on meta, without data" in refused(path)
+
+
 def test_averages_of_other_names(tmp_path: Path) -> None:
     line = refused(saved({"model": WEIGHTS, "ema": prefixed(AVERAGES, "x.")}, tmp_path / "run.pth"))
     assert "x.conv.weight is no name of model" in line

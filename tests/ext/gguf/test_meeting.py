@@ -383,6 +383,34 @@ def test_a_stale_scale_of_a_tensor_is_named(ckpt: Run, tmp_path: Path) -> None:
     assert "blk.1.ffn_down.weight is not" in done.stdout
 
 
+@pytest.mark.parametrize("is_base", [True, False])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_on_one_side_are_no_error_of_rounding(
+    ckpt: Run, tmp_path: Path, number: float, *, is_base: bool
+) -> None:
+    state = decoder()
+    odd = dict(state)
+    odd["model.norm.weight"] = state["model.norm.weight"].clone()
+    odd["model.norm.weight"][3] = number
+    base, quantised = (odd, state) if is_base else (state, odd)
+    pair = written(tmp_path, base, convert(quantised, "llama"))
+    for paths in (pair, pair[::-1]):
+        done = ckpt("diff", *paths)
+        assert done.returncode == 1
+        said = "0 elements of it and 1 of the base" if is_base else "1 element of it and 0 of the base"
+        assert f"{said} are NaN or infinite" in " ".join(done.stdout.split())
+
+
+def test_another_shape_is_said(ckpt: Run, tmp_path: Path) -> None:
+    state = decoder()
+    other = dict(state)
+    other["model.norm.weight"] = torch.ones(WIDTH // 2)
+    base, quantised = written(tmp_path, state, convert(other, "llama"))
+    done = ckpt("diff", base, quantised)
+    assert done.returncode == 1
+    assert "Its shape is another one." in " ".join(done.stdout.split())
+
+
 def test_tensors_of_one_side_are_listed(ckpt: Run, tmp_path: Path) -> None:
     state = decoder()
     lacking = {name: row for name, row in state.items() if "layers.2" not in name}

@@ -80,6 +80,17 @@ def test_a_long_array_is_told_by_its_length_and_read_when_asked(ckpt: Run) -> No
     assert scores["value"][-1] == 299 / 8
 
 
+def test_after_very_many_short_arrays_the_others_are_told_by_their_length(ckpt: Run, tmp_path: Path) -> None:
+    """A byte becomes an int of 36 bytes: 100 MB of them would take 4 GB."""
+    array = struct.pack("<IIQ", 9, 1, 256) + b"\x9c" * 256
+    path = tmp_path / "x.gguf"
+    path.write_bytes(ggufs.gguf([ggufs.text(f"key{number}") + array for number in range(300)]))
+    rows = {row.name: row for row in library.inspect(path).checkpoint.values}
+    assert rows["key255"].node == [-100] * 256
+    assert (rows["key256"].type, rows["key256"].fields) == ("list of int", 256)
+    assert json.loads(ckpt("get", "--json", path, "key299").stdout)["value"] == [-100] * 256
+
+
 def test_bytes_in_a_vocabulary_that_are_no_text_stay_visible(tmp_path: Path, ckpt: Run) -> None:
     array = ggufs.text("t") + struct.pack("<IIQ", 9, 8, 1) + ggufs.text(b"a\xff")
     path = tmp_path / "x.gguf"

@@ -82,6 +82,13 @@ def test_steps_begin_anew_with_each_epoch(tmp_path: Path) -> None:
     assert may_go(tmp_path) == ["epoch_0_step_100.pth", "epoch_0_step_900.pth", "epoch_1_step_100.pth"]
 
 
+def test_parts_of_an_epoch_may_be_counted_on(tmp_path: Path) -> None:
+    for number in ("0.9", "1.1", "1.9", "1.10", "1.11"):
+        save(tmp_path / f"epoch_{number}.pth")
+
+    assert sorted(may_go(tmp_path)) == ["epoch_0.9.pth", "epoch_1.1.pth", "epoch_1.10.pth"]
+
+
 def test_equal_steps_stay_together(tmp_path: Path) -> None:
     for epoch, loss in [(1, 0.5), (2, 0.25), (2, 0.75)]:
         save(tmp_path / f"epoch={epoch}-val_loss={loss}.ckpt", epoch=epoch)
@@ -113,6 +120,16 @@ def test_nan_is_never_the_best(tmp_path: Path, number: Any) -> None:
     epochs(tmp_path, 4, [number, 0.5, 0.75, 1.0])
 
     assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth", "epoch_2.pth"]
+
+
+@pytest.mark.parametrize("way", ["min", "max"])
+def test_beside_infinity_the_best_number_stays(tmp_path: Path, way: str) -> None:
+    sign = -1 if way == "max" else 1
+    epochs(tmp_path, 5, [sign * number for number in (0.5, float("-inf"), 0.3, float("inf"), 0.4)])
+    best = f"val_loss:{way}"
+
+    assert may_go(tmp_path, "--keep-best", best) == ["epoch_0.pth", "epoch_3.pth"]
+    assert "finite val_loss: " in reasons(tmp_path, "--keep-best", best)["epoch_2.pth"]
 
 
 def test_nothing_goes_where_every_metric_is_nan(tmp_path: Path) -> None:
@@ -210,6 +227,19 @@ def test_the_trainer(tmp_path: Path) -> None:
     assert best["checkpoint-1000"] == "lowest eval_loss: 1.1; checkpoint-2000 calls it the best"
 
 
+@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf"), -1, True, "3", [3]])
+def test_numbers_of_the_trainer_that_count_nothing(tmp_path: Path, number: Any) -> None:
+    trainer(tmp_path, [500, 1000, 1500], [0.5, 0.7, 0.9])
+    path = tmp_path / "checkpoint-500" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    row = {"step": number, "eval_loss": number}
+    path.write_text(json.dumps(state | {"global_step": number, "epoch": number, "log_history": [row]}))
+    written_at(path.parent, OLD)
+
+    assert may_go(tmp_path, "--keep-last", "2") == []  # the newest calls it the best
+    assert "checkpoint-500" not in may_go(tmp_path, "--keep-best", "eval_loss")
+
+
 def test_the_trainer_was_killed_while_it_saved(tmp_path: Path) -> None:
     """The newest folder is there, and lacks the file that is written last."""
     trainer(tmp_path, [500, 1000, 1500], [1.5, 1.1, 1.2])
@@ -256,6 +286,26 @@ def test_megatron_and_detectron(tmp_path: Path) -> None:
     save(other / "model_final.pth", iteration=14999)
     (other / "last_checkpoint").write_text("model_0009999.pth")
     assert may_go(other) == ["model_0004999.pth"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("epoch {}.pth", "best.txt", "epoch 1.pth\n"),
+        ("epoch_{}.pth", "best.txt", "epoch_1\n"),
+        ("epoch={},loss=0.5.ckpt", "best", "epoch=1,loss=0.5.ckpt"),
+        ("epoch_{}.pth", "best_model.json", r'{"path": "runs\\a\\epoch_1.pth"}'),
+        ("model-{}.pth", "checkpoint", 'model_checkpoint_path: "model-1"'),
+    ],
+)
+def test_what_a_text_names_stays_however_it_spells_it(
+    tmp_path: Path, name: str, file: str, text: str
+) -> None:
+    epochs(tmp_path, 4, name=name)
+    (tmp_path / file).write_text(text)
+
+    assert may_go(tmp_path) == [name.format(0), name.format(2)]
+    assert reasons(tmp_path)[name.format(1)] == f"{file} names it"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -672,6 +722,7 @@ def test_many_saves(tmp_path: Path) -> None:
         ("lr0.05_step100.pt", "lr0.05_step*.pt", (("step", 100),)),
         ("v1.5-step=7.ckpt", "v1.5-step=*.ckpt", (("step", 7),)),
         ("global_step100", "global_step*", (("step", 100),)),
+        ("epoch_1.10.pt", "epoch_*.**.pt", (("epoch", 1.1),)),
         ("epoch10.pt", "epoch*.pt", (("epoch", 10),)),
         ("epoch3step7.pt", "epoch*step*.pt", (("epoch", 3), ("step", 7))),
         ("epoch=3-step=100-v1.ckpt", "epoch=*-step=*-v1.ckpt", (("epoch", 3), ("step", 100))),

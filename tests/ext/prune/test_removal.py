@@ -171,6 +171,23 @@ def test_nothing_goes_once_what_stays_has_changed(tmp_path: Path, how: str) -> N
     assert all("epoch_4.pth, which stays, has changed or gone" in str(row.problem) for row in after.may_go)
 
 
+@pytest.mark.parametrize("is_link", [True, False])
+def test_what_got_a_pointer_stays(tmp_path: Path, *, is_link: bool) -> None:
+    """The question may wait for hours while a run goes on, and finds its best."""
+    plan = api.planned(epochs(tmp_path, 4))
+    if is_link:
+        (tmp_path / "best.pth").symlink_to("epoch_1.pth")
+    else:
+        (tmp_path / "best.txt").write_text("epoch_1.pth")
+    report = api.deleted(plan)
+
+    problems = {os.path.basename(row.path): row.problem for row in report.rows if row.problem}
+    said = "best.pth links to it" if is_link else "best.txt names it"
+    assert problems == {"epoch_1.pth": f"{said} by now, and it stays"}
+    assert report.exit_code == 2
+    assert sorted(path.name for path in tmp_path.glob("epoch_*")) == ["epoch_1.pth", "epoch_3.pth"]
+
+
 def test_another_folder_of_that_name_is_not_touched(tmp_path: Path) -> None:
     report = library.prune(epochs(tmp_path / "run"))
     os.rename(tmp_path / "run", tmp_path / "old")

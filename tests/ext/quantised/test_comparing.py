@@ -59,6 +59,18 @@ def gptq_layer(codes: torch.Tensor, scales: torch.Tensor, bits: int, group: int)
     }
 
 
+@pytest.mark.parametrize("name", ["awq", "fp8"])
+def test_another_sign_is_no_factor(tmp_path: Path, name: str) -> None:
+    torch.manual_seed(1)
+    weight = drawn("plain")
+    base = base_of(tmp_path / "base.safetensors", {"a": weight, "b": weight})
+    signs = torch.randint(0, 2, (weight.shape[1],)) * 2 - 1
+    layers_made = {"a": HONEST[name](-weight), "b": HONEST[name](weight * signs)}
+    report = library.diff(base, saved(tmp_path / "q.safetensors", layers_made))
+    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == ["other"] * 2
+    assert report.exit_code == 1
+
+
 def awq_layer(weight: torch.Tensor, group: int) -> Tensors:
     codes, scales = rounded(weight, 4, group)
     zeros = torch.full_like(scales, 8).long()
@@ -204,6 +216,18 @@ def test_what_else_differs_is_told(ckpt: Run, tmp_path: Path) -> None:
     run = ckpt("diff", base, path)
     assert run.returncode == 1
     assert "also changed: 1 tensor: norm.weight" in run.stdout
+
+
+@pytest.mark.parametrize("number", [1.0, float("nan"), float("inf")])
+def test_a_cast_makes_no_numbers_that_are_not_finite(tmp_path: Path, number: float) -> None:
+    torch.manual_seed(0)
+    weights, quantised = made("ab")
+    norm = torch.rand(8)
+    base = base_of(tmp_path / "base.safetensors", weights | {"norm": torch.cat([norm, torch.ones(1)])})
+    norm = torch.cat([norm, torch.tensor([number])])
+    path = saved(tmp_path / "q.safetensors", quantised | {"norm": {"weight": norm}})
+    assert library.diff(base, path).exit_code == (number != 1.0)
+    assert library.diff(path, base).exit_code == (number != 1.0)
 
 
 def test_two_files_of_one_scheme_are_compared_as_they_are(tmp_path: Path) -> None:

@@ -180,6 +180,52 @@ def test_what_contradicts_itself_stays_as_it_is(ckpt: Run, tmp_path: Path, name:
     }
 
 
+STATES = {
+    "a dtype that is a list": {"dtype": []},
+    "a dtype that is a dict": {"dtype": {}},
+    "a block size that is no whole number": {"blocksize": 64.0},
+    "an offset that no float holds": {"nested_offset": 10**400},
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_with_fields_of_other_types_is_no_weight(ckpt: Run, tmp_path: Path, name: str) -> None:
+    tensors, _ = layers.nf4()
+    key = "weight.quant_state.bitsandbytes__nf4"
+    state = json.loads(bytes(tensors[key].tolist())) | STATES[name]
+    tensors[key] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    path = saved(tmp_path / "q.safetensors", tensors)
+    run = ckpt("convert", path, "--dequantize", "-o", tmp_path / "out.safetensors")
+    assert run.returncode == 0, run.stderr
+    assert "stays quantised: nearly bitsandbytes, but its" in run.stdout
+
+
+EXPANDED = {
+    "GPTQ": {
+        "qweight": torch.zeros(1, 1, dtype=torch.int32).expand(2**33, 8),
+        "scales": torch.ones(1, 8).half(),
+        "qzeros": torch.zeros(1, 1, dtype=torch.int32),
+    },
+    "FP8": {
+        "weight": torch.zeros(1, 1).to(torch.float8_e4m3fn).expand(1, 2**40),
+        "weight_scale": torch.ones(1),
+    },
+    "int8": {
+        "weight": torch.zeros(1, 1, dtype=torch.int8).expand(2**20, 2**20),
+        "weight_scale": torch.ones(1),
+    },
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_a_view_that_expands_is_no_weight(ckpt: Run, tmp_path: Path, name: str) -> None:
+    """Two KiB of file would be read as terabytes of weights."""
+    torch.save({f"a.{key}": tensor for key, tensor in EXPANDED[name].items()}, tmp_path / "q.pth")
+    run = ckpt("convert", tmp_path / "q.pth", "--dequantize", "--dry-run", "-o", tmp_path / "out.pth")
+    assert f"nearly {name}, but" in run.stdout
+    assert "bytes that expands to" in run.stdout
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_small_steps_make_the_same(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many spans, pieces of few columns, and no table, which files of real sizes need."""

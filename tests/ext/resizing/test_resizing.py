@@ -240,6 +240,17 @@ def test_what_has_no_square_grid_stays(
 # --- the command -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_view_that_expands_is_not_interpolated(tmp_path: Path, *, is_given: bool) -> None:
+    """It would be in memory whole: two KiB of file are 256 MiB, and with wider rows as much as one likes."""
+    wide, small = torch.zeros(1).expand(1, 4096 * 4096 + 1, 4), random(1, 17, 4)
+    torch.save({**REST, "pos_embed": wide if is_given else small}, tmp_path / "a.pth")
+    torch.save({**REST, "pos_embed": small if is_given else wide}, tmp_path / "b.pth")
+
+    done = run(tmp_path, "--on-mismatch", "interpolate", "--min-coverage", "0", "--dry-run")
+    assert "pos_embed is not resized: a view of 4 bytes expands to 268,435,472" in done.out.decode()
+
+
 def test_the_report_says_what_is_copied(tmp_path: Path) -> None:
     warmstart(tmp_path, {"embed.weight": random(10, 4)}, {"embed.weight": random(13, 4)})
     document = json.loads(run(tmp_path, "--on-mismatch", "pad", "--json").out)
