@@ -81,6 +81,7 @@ def is_listed(name: str, rows: Collection[str]) -> bool:
     return any(row in (name, "(the root)") or name.startswith(f"{row}.") for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=many(4, 400))
 @given(tree=strategies.odd_trees())

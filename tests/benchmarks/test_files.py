@@ -25,6 +25,7 @@ def with_torch(
     torch.save({name: tensors[place % len(tensors)].clone() for place, name in enumerate(names)}, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES.values())
 @pytest.mark.parametrize(("count", "shape"), [(1, (3,)), (30, (5, 7)), (1001, (2, 3, 1, 300))])
 def test_every_byte_but_the_identity_is_torchs(

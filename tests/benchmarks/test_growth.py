@@ -100,6 +100,7 @@ def test_no_document(text: str) -> None:
         curves_of(text)
 
 
+@pytest.mark.slow
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["growth", "--json", "--tensors", "5,70", "--shards", "2", "--runs", "1"])
     growth.main()

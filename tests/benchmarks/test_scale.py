@@ -42,6 +42,7 @@ def test_neighbours_are_one_request(work: Work) -> None:
     assert sum(work.patterns[0]) == SPAN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "world",
     [

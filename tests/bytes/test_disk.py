@@ -414,6 +414,7 @@ def power_cuts(old: bytes, new: bytes) -> Iterator[bytes]:
         before = after
 
 
+@pytest.mark.slow
 def test_whatever_sectors_a_power_loss_takes_the_old_archive_is_found(path: Path) -> None:
     old = path.read_bytes()
     in_place(path)

@@ -256,6 +256,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of all threads")
 @pytest.mark.parametrize(
     "words", ["diff a.pth b.pth --json", "stats b.pth --json", "sum b.pth", "verify b.pth --json"]
@@ -340,6 +341,7 @@ def test_a_result_that_does_not_pickle_is_an_error() -> None:
         Forks(2).run([Task(threading.Lock, ()), Task(abs, (-1,))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "files"), [("pid_then_bytes", 3), ("pid_then_nothing", 6)])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_forks_end_with_the_process_that_made_them(
@@ -552,6 +554,7 @@ def test_a_tensor_is_many_tasks_where_spans_are_small(small_blocks: None, files:
     assert len(whole) == 2, "what lies in strides is read as a whole"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "shipped"])
 def test_reports_are_the_same_bit_for_bit(
     size: str, executor: Executor, files: list[Path], request: pytest.FixtureRequest
@@ -565,6 +568,7 @@ def test_reports_are_the_same_bit_for_bit(
         assert found[job] == text, job
 
 
+@pytest.mark.slow
 def test_progress_is_told_all_bytes_that_are_read(
     small_blocks: None, executor: Executor, files: list[Path]
 ) -> None:
@@ -627,6 +631,7 @@ def test_statistics_agree_with_torch(
     assert seen == len(before) - 1, "all but the empty one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elements", [7, 16, 64, 1 << 17])
 def test_dead_channels_are_found_however_work_is_cut(
     elements: int, executor: Executor, files: list[Path], monkeypatch: pytest.MonkeyPatch
@@ -644,6 +649,7 @@ def test_dead_channels_are_found_however_work_is_cut(
     assert dead["deconv.weight"] == (), "along its second dimension none is dead"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "shipped"])
 def test_what_a_file_loses_meanwhile_is_named_and_the_rest_is_told(
     size: str, executor: Executor, files: list[Path], tmp_path: Path, request: pytest.FixtureRequest

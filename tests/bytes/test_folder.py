@@ -249,6 +249,7 @@ def killer() -> Iterator[kills.Killer]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("force", [False, True], ids=["new", "over an old one"])
 def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) -> None:
     arguments = ["convert", "in.pth", "-o", "out.dcp", "--ranks", "2", *(["--force"] if force else [])]

@@ -131,6 +131,7 @@ class Failing:
         monkeypatch.setattr(os, name, call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ERRORS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CALLS)
@@ -263,6 +264,7 @@ def killer() -> Iterator[kills.Killer]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
 def test_killed_at_every_event_a_new_file_is_whole_or_absent(
     links: bool, folder: Path, killer: kills.Killer
@@ -335,6 +337,7 @@ def test_every_cut_of_an_appended_end_is_told(cut: int, folder: Path) -> None:
     assert source.read_bytes() == old
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [23, 64, 100, 1 << 20])
 def test_an_interrupted_end_is_found_wherever_it_lies(
     step: int, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -365,6 +368,7 @@ def test_undo_goes_back_one_rewrite_at_a_time(folder: Path) -> None:
     assert source.read_bytes() == contents[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
 def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path, killer: kills.Killer) -> None:
     """SIGKILL after a random part of a run: the old or the new, the source whole, one temporary file at most.
@@ -452,6 +456,7 @@ def limited(nbytes: int, *arguments: str, cwd: Path) -> Done:
     return Done(ran.returncode, ran.stdout, ran.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
 @pytest.mark.parametrize("nbytes", [0, 100, 40_000, 82_000, 83_000, 90_000, 100_000])
 def test_a_file_that_may_not_grow(nbytes: int, arguments: tuple[str, ...], folder: Path) -> None:
@@ -475,6 +480,7 @@ def test_a_file_that_may_not_grow(nbytes: int, arguments: tuple[str, ...], folde
         assert written.read_bytes() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
 def test_a_folder_that_is_read_only(arguments: tuple[str, ...], folder_of_all: Path) -> None:
     (folder_of_all / "in.pth").write_bytes(SAMPLE.read_bytes())
@@ -558,6 +564,7 @@ def no_kernel_copy(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         monkeypatch.setattr(os, "copy_file_range", copy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["copies", "refuses", "gives up", "short", "nothing", "absent"])
 @pytest.mark.parametrize("is_file", [True, False], ids=["file", "memory"])
 def test_copies_are_the_bytes_that_they_copy(

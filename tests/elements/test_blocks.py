@@ -81,6 +81,7 @@ def test_an_element_may_lie_in_two_blocks(
     assert b"".join(elements(refs.ref_of(tensor))) == refs.expected(tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "how"),
     [("whole", "little"), ("slice", "deflated"), ("columns", "little"), ("every other", "deflated")],
@@ -142,6 +143,7 @@ def places(nbytes: int) -> dict[str, tuple[Place, bytes]]:
 KINDS = ("range", "deflated", "patched", "cast", "computed", "overlaid")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_part_of_a_place(kind: str, nbytes: int) -> None:
     place, data = places(nbytes)[kind]
@@ -158,6 +160,7 @@ def test_any_part_of_a_place(kind: str, nbytes: int) -> None:
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("crc", [False, True])
 def test_pouring_writes_every_byte_and_tells_their_crc(

@@ -233,6 +233,7 @@ def test_composites_are_compared_part_by_part(tmp_path: Path) -> None:
 # --- files of several blocks -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pt", "safetensors"])
 @pytest.mark.parametrize(
     "at", [None, 0, 1 << 18, (1 << 18) - 1, 3 << 18, 3 * 2**20 - 1], ids=lambda at: f"element {at}"

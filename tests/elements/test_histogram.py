@@ -84,6 +84,7 @@ def check(found: Histogram, values: np.ndarray) -> None:
 # --- of one tensor ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shift", [0, 100])
 def test_counts_are_those_of_numpy(dtype: torch.dtype, shift: int, nbytes: int) -> None:
@@ -98,6 +99,7 @@ def test_counts_are_those_of_numpy(dtype: torch.dtype, shift: int, nbytes: int) 
     check(measured(tensor), array(tensor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     ("scale", "shift"), [(1e-3, 1.0), (1e-6, 1.0), (1e4, 0.0), (3e-39, 0.0), (1e-7, 1e-7)], ids=str

@@ -190,6 +190,7 @@ def test_merging_is_adding_what_follows() -> None:
 # --- what one holds ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nbytes", "dtype"), SIZED, indirect=["nbytes"], ids=str)
 @pytest.mark.parametrize("how", ["little", "big", "deflated"])
 def test_summaries_are_those_of_torch(how: str, dtype: torch.dtype, nbytes: int) -> None:

@@ -99,6 +99,7 @@ def difference(
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["any", "near", "few"])
 @pytest.mark.parametrize("step", [COUNT, 17_000, 999])
 @pytest.mark.parametrize("name", NAMES)

@@ -194,6 +194,7 @@ def test_random_nets_are_never_told_wrong(seed: int, tmp_path: Path) -> None:
         assert "unused" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
 def test_groups_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
     """Random runs with eleven optimizers: no name had a gradient, and what is not named is among its candidates."""

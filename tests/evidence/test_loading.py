@@ -255,6 +255,7 @@ def test_a_package_that_registers_its_classes(values: dict[str, bytes], until: s
     assert ("until" in note) == ("until" in until)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "package"), [(saved.dtensor, "torch.distributed.tensor"), (saved.jagged, "torch._dynamo")]
 )
@@ -312,6 +313,7 @@ def test_what_todays_torch_cannot_load_gets_the_way_through_plain(tmp_path: Path
         assert made.code == 0 and torch.load(tmp_path / "plain.pth") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["sûr2.pth", "模型.pth", "a…b→c.pth", 'it\'s "so".pth', "n\nl\\.pth", "e\u202ee.pth", "s\udcff.pth"],

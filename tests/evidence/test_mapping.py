@@ -261,6 +261,7 @@ def random_rule(source: random.Random, names: Shapes) -> Callable[[str], str]:
     return rule
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300))
 def test_no_random_renaming_loads_a_wrong_tensor(seed: int) -> None:
     source = random.Random(seed)
@@ -287,6 +288,7 @@ def test_no_random_renaming_loads_a_wrong_tensor(seed: int) -> None:
     assert len(proposal) >= len(met(found, one, two))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
 def test_the_proposal_is_right_where_shapes_and_numbers_say_it(seed: int) -> None:
     source = random.Random(seed)
@@ -372,6 +374,7 @@ def test_query_key_and_value_are_joined_only_where_all_three_are_there() -> None
 # ------------------------------------------------------------------------------------------- size and hostile names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

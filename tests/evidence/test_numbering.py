@@ -82,6 +82,7 @@ class Net(nn.Module):
         return self.head(x)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("frozen", ["none", "left out", "handed"])
@@ -129,6 +130,7 @@ def told(found: Numbering) -> list[tuple[int, list[str]]]:
 _OWN_ORDER = ("one each, backwards", "minGPT")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
 def test_random_runs_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
     """Frozen ones, buffers, groups, branches, many optimizers: where what is assumed holds, the name is the one DDP means."""
@@ -258,6 +260,7 @@ def brute(count: _Count, asked: Numbers, rules: _Rules) -> dict[int, set[int]] |
     return found if fits else None
 
 
+@pytest.mark.slow
 def test_every_choice_is_counted() -> None:
     """Against every choice of frozen parameters, tried one by one."""
     rng = random.Random(7)

@@ -152,6 +152,7 @@ class Run:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_name_is_wrong_but_by_what_is_assumed(part: int, tmp_path: Path) -> None:
     counts: Counter[str] = Counter()

@@ -128,6 +128,7 @@ def verdict(path: str, folder: Path) -> str:
     return str(json.loads(inside("verify", path, "--json", cwd=folder).out)["verdict"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "command"),
     [

@@ -104,6 +104,7 @@ def tensors_of(path: Path) -> dict[str, torch.Tensor]:
         return {name: checkpoint[name].torch() for name in checkpoint}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["removed", "halved", "cut", "emptied", "next step"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_whole_is_written_and_the_rest_is_listed(

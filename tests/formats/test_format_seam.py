@@ -566,6 +566,7 @@ def test_a_file_that_nobody_knows_is_refused_as_without_plugins(toy: Toy) -> Non
     assert toy.run("inspect", "page.pt").err == toy.run("inspect", "page.pt", CKPT_NO_PLUGINS="1").err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
     [

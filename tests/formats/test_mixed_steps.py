@@ -78,6 +78,7 @@ def at(made: Saved, step: int, fused: bool = False) -> Saved:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("rank", [0, 1])

@@ -88,6 +88,7 @@ FAMILIES: dict[str, tuple[Callable[[Path, Path], str], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["convert", "slim", "rehome"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_whole_tensors_are_written(family: str, command: str, ranks: Path, tmp_path: Path) -> None:

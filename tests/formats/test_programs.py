@@ -59,6 +59,7 @@ PROGRAMS: dict[str, tuple[str, bytes, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_file_of_another_program_is_named(kind: str, tmp_path: Path) -> None:
     name, content, what, opener = PROGRAMS[kind]
@@ -148,6 +149,7 @@ def taken_out(path: Path, result: str) -> None:
     assert torch.equal(loaded["weight"], torch.arange(6.0)) and len(loaded) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize(
     ("name", "compress", "what", "result"),

@@ -281,6 +281,7 @@ class Failing:
         monkeypatch.setattr(os, name, call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CALLS)
 def test_whatever_fails_the_set_is_the_old_or_the_new(
@@ -321,6 +322,7 @@ def test_whatever_fails_the_set_is_the_old_or_the_new(
     assert len(outcomes) > 1 or never_before, "what fails before the index is an error"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["as many", "one file"])
 def test_killed_at_any_event_the_set_is_the_old_or_the_new(
     way: str, sources: tuple[Path, Path], folder: Path

@@ -77,6 +77,7 @@ MAGICS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAGICS)
 def test_a_magic_number_in_another_spelling_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "x.pt"

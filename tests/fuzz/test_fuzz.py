@@ -38,6 +38,7 @@ def changes(name: str, count: int) -> list[bytes]:
     return [TARGETS[name].mutate(random.choice(seeds(name, count)), random) for _ in range(most)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [70, pytest.param(250, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TARGETS)
 def test_seeds_and_changes(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
     copied = Tree(tmp_path, 600)
     monkeypatch.setattr(mutants, "rings", lambda path: (("tests/model/test_text.py",), ()))
     original = (ROOT / "ckpt" / "model" / "text.py").read_bytes()
-    broken = Change("ckpt/model/text.py", 1, "", "", "", original + b"\ndef plural(*_): return ''\n")
+    broken = Change("ckpt/model/text.py", 1, "", "", "", original + b"\ndef counted_noun(*_): return ''\n")
     same = broken._replace(data=original + b"\n_UNUSED = 1\n")
 
     assert copied.notices(broken) and not copied.notices(same)

@@ -74,6 +74,7 @@ def test_there_is_no_row_outside(index: int) -> None:
 PIECES = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 99), max_size=6)), max_size=5)
 
 
+@pytest.mark.slow
 @given(PIECES, st.data())
 def test_a_chain_is_as_the_list_of_its_rows(
     pieces: list[tuple[bool, list[int]]], data: st.DataObject

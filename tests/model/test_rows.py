@@ -176,6 +176,7 @@ def test_the_signature_of_a_record() -> None:
     assert str(inspect.signature(Record)) == "(path: 'str', size: 'int' = 0)"
 
 
+@pytest.mark.slow
 def test_all_classes_of_rows_are_these() -> None:
     """Those of Python are slow to import, and one of them brings all that it costs."""
     for path in Path(ckpt.__file__).parent.rglob("*.py"):

@@ -222,6 +222,7 @@ def imports(path: Path, program: bytes) -> dict[str, Any]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [lambda program: program, lambda program: program + op.pop() + op.none()])
 @pytest.mark.parametrize("name", CALLED)
 def test_what_torch_or_numpy_act_on_is_an_error(name: str, shape: Any, tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ KEYS: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_that_take_ages_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CkptError):
@@ -515,6 +516,7 @@ def sharded(metadata: bytes) -> bytes:
     return tensor + value(([], metadata, group, layout, False)) + build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COSTLY)
 def test_what_costs_too_much_is_an_error(name: str, tmp_path: Path) -> None:
     assert "called" in groups(tmp_path / "x.pth", COSTLY[name]()).values()

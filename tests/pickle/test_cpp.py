@@ -66,6 +66,7 @@ def test_the_types_stay_for_torch_in_cpp(count: int, tmp_path: Path) -> None:
     assert difference(loaded, {"model": weights(count)}) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
 def test_what_weights_only_loads_has_no_types(command: str, count: int, tmp_path: Path) -> None:

@@ -292,6 +292,7 @@ def test_what_the_grammar_does_not_allow_is_called(name: str) -> None:
     assert "called" in groups(popped(REFUSED[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_the_grammar_allows_is_no_alarm(name: str) -> None:
     assert groups(HARMLESS[name]) <= {"known"}
@@ -408,6 +409,7 @@ def test_a_long_chain_of_classes_in_classes_is_judged() -> None:
     assert groups(popped(chain)) - {"known"} == {"unknown"}
 
 
+@pytest.mark.slow
 def test_what_is_called_harmless_does_nothing() -> None:
     """Random pickles over all listed names, and honest ones with some opcodes changed, loaded in a jail."""
     honest = [pickle.dumps(thing, 2) for thing in HONEST.values()]

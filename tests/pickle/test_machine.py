@@ -184,6 +184,7 @@ def test_value_that_holds_itself(protocol: int) -> None:
     assert root[0][2].values[0] is root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "count"),
     [
@@ -495,6 +496,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", VALUES)
 def test_every_opcode_that_makes_a_value_is_charged(program: bytes) -> None:
     """With the memory that it takes, or more."""
@@ -723,6 +725,7 @@ def test_any_bytes_give_a_tree_or_an_error_of_ours(data: bytes) -> None:
     assert all(type(name) is Global for name in found.globals.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [b"r\x01\0\x10\0", b"r\xff\xff\xff\xff", b"p1048577\n"])
 def test_slots_beyond_what_a_pickler_counts_are_refused(put: bytes) -> None:
     with pytest.raises(MachineError, match="memo slot is too large at byte 1"):

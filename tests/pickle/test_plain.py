@@ -39,6 +39,7 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plain, int, 
     return plain, slot + 8 * first, [match[0] for match in found[first : first + 24]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize("before", [(), (0,), (3,), (1, 7), (0, 3, 23), (24,)])
 def test_fewer_bytes_give_fewer_pairs(before: tuple[int, ...], pairs: tuple[Plain, int, list[bytes]]) -> None:

@@ -79,6 +79,7 @@ def test_samples_give_the_tree_of_the_machine(path: Path, monkeypatch: pytest.Mo
     both(path, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(states()))
 def test_states_give_the_tree_of_the_machine(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -519,6 +520,7 @@ def plain(tmp_path: Path) -> Path:
     return small(tmp_path, tied=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [small, plain, of_shapes], ids=lambda make: make.__name__)
 def test_changed_bytes_give_the_tree_of_the_machine(
     make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -65,6 +65,7 @@ def write(path: Path, program: bytes) -> Path:
 MADE = {"a parameter": parameter, "a tensor": typed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["data", "real", "grad", "requires_grad", "T", "H", "names", "_backward_hooks"]
 )
@@ -388,6 +389,7 @@ def at(things: Any, name: str) -> Any:
     return getattr(things.get(key), attribute, None) if attribute else things.get(key)
 
 
+@pytest.mark.slow
 def test_what_torch_loads_is_what_is_read(tmp_path: Path) -> None:
     """Random states and orders of states: each tensor that ckpt shows has the values that torch loads, both ways."""
     compared = 0

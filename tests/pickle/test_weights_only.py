@@ -400,6 +400,7 @@ STATES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", [name for name in TARGETS if "tensor" not in name and "Parameter" not in name]
 )

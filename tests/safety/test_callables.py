@@ -90,6 +90,7 @@ def files(module: str, name: str, protocol: int) -> dict[str, bytes]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(6))
 def test_each_file_is_named_with_its_call(
     protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

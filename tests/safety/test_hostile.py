@@ -110,6 +110,7 @@ def test_corpus_is_whole() -> None:
         assert any(case.name.startswith(prefix) for case in CASES), prefix
 
 
+@pytest.mark.slow
 @_named([case for case in CASES if not _is_bomb(case)])
 def test_case(case: Case, tmp_path: Path) -> None:
     _judge(case, *_outcome(case.build(tmp_path)))
@@ -171,6 +172,7 @@ def confined() -> Iterator[subprocess.Popen[str]]:
         yield child
 
 
+@pytest.mark.slow
 @_named(
     [
         pytest.param(case, marks=pytest.mark.slow if case.name.endswith(LONG) else ())
@@ -232,6 +234,7 @@ FORMS = {"text": (), "json": ("--json",), "tsv": ("--tsv",)}
 BY_NAME = {case.name: case for case in CASES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", SELECTED)
 def test_error_through_the_command(name: str, form: str, tmp_path: Path) -> None:
@@ -267,6 +270,7 @@ OPENED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", OPENED)
 def test_opened_through_the_command(name: str, form: str, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def honest(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
     return path, TENSORS
 
 
+@pytest.mark.slow
 def test_400_000_tensors_open_at_the_defaults(honest: tuple[Path, int]) -> None:
     path, tensors = honest
     with formats.open(str(path), a_part()) as checkpoint:

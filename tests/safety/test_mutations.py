@@ -186,6 +186,7 @@ def _change_each(name: str, data: bytes, where: range, change: str, path: Path) 
     return Verdicts(refused, different, compared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", FILES)
 def test_every_byte(name: str, change: str, good: dict[str, bytes], tmp_path: Path) -> None:
@@ -197,6 +198,7 @@ def test_every_byte(name: str, change: str, good: dict[str, bytes], tmp_path: Pa
         assert found.compared, "torch was never asked"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".pt") and name != "legacy.pt"])
 def test_every_byte_of_the_pickle(name: str, change: str, good: dict[str, bytes], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from process import SAMPLES, check_error, ckpt
 from ckpt.surface.cli.app import COMMANDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     "name", ["--help", "-h", "--json", "--force", "-x", "--model=evil.py:build", "--in-place"]

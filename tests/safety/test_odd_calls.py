@@ -113,6 +113,7 @@ def odd(chance: random.Random, depth: int = 0) -> Any:
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_every_command_answers(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 EVIL = pickled(call(glob("builtins", "print"), "runs"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["evil.pt", "evil.pkl", "sub/evil.pt", "__9_9.distcp", "__9.metadata"])
 @pytest.mark.parametrize("inside_of", ["pytorch_model_fsdp_0", "optimizer_0", "optimizer_0 alone"])
 def test_a_stranger_in_a_part_of_a_folder_is_judged(name: str, inside_of: str, tmp_path: Path) -> None:
@@ -97,6 +98,7 @@ EARLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.pkl", "x.dat", "x.bin", "x.pkl.gz"])
 @pytest.mark.parametrize("kind", EARLY)
 def test_a_pickle_is_known_by_any_first_opcode(kind: str, name: str, tmp_path: Path) -> None:

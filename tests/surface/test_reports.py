@@ -152,6 +152,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_shows_the_same(name: str, made: Any, tmp_path: Path) -> None:
     """Here beside the files, and in another process without them. HTML has commands only for files that are there."""
@@ -173,6 +174,7 @@ def test_shows_the_same(name: str, made: Any, tmp_path: Path) -> None:
     assert answer["shown"] == [shown(report) for report in reports]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_of_the_file_is_imported(name: str, made: Any) -> None:
     class Names(pickle.Unpickler):
@@ -277,6 +279,7 @@ def test_identity(count: int, tmp_path: Path) -> None:
             assert next(use.kind for use in report.storages) == "overlapping"
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tensors(tmp_path: Path) -> None:
     path = rewriting.saved({f"l.{n}.weight": torch.ones(1) for n in range(100_000)}, tmp_path / "a.pt")
     report = ckpt.inspect(path)

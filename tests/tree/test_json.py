@@ -26,6 +26,7 @@ def mapping(*pairs: tuple[Node, Node]) -> Dict:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expand", [plain, get_text])
 @pytest.mark.parametrize(
     "node", [doubled(40), ["a" * 100_000] * 1, ["x" * 1_000_000] * 2_000, [[1] * 100_000] * 100]
@@ -51,6 +52,7 @@ def test_what_repeats_itself_is_expanded_only_so_often(
     assert len(looked) < 500_000
 
 
+@pytest.mark.slow
 def test_a_long_value_without_repeats_is_whole() -> None:
     node: Node = [[number, str(number)] for number in range(100_000)]
     whole = plain(node)

@@ -32,6 +32,7 @@ DICTS: dict[str, tuple[bytes, list[tuple[str, Any]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DICTS)
 @pytest.mark.parametrize("more", [0, 64, 2_100])
 def test_the_last_value_counts(kind: str, more: int, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def placed(place: str, weights: dict[str, torch.Tensor]) -> Any:
     }[place]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("place", PLACES)
 def test_weights_are_a_section_at_any_depth(place: str, count: int, tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_a_dict_that_is_a_list_item_twice_is_tied(
     assert "tied" in codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("where", ["first", "last"])
 def test_a_difference_in_the_second_place_of_a_dict_is_seen(where: str, count: int, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def of_model(path: Path) -> dict[str, str]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", FORMATS)
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_float_of_the_model_has_the_dtype(source: str, out: str, tmp_path: Path, ranks: Path) -> None:

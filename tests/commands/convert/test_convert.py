@@ -606,6 +606,7 @@ def test_cycles_stay(tmp_path: Path) -> None:
     assert found["loop"]["me"] is found["loop"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTS)
 def test_every_saved_object_is_plain_or_refused(name: str, tmp_path: Path) -> None:
     try:

@@ -109,6 +109,7 @@ def assert_same(mine: dict[str, Any], other: dict[str, Any], *, more: bool = Fal
     assert set(other["state"]) <= set(mine["state"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["", "module.", "_orig_mod.module."])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_the_strict_load_of_torch_takes_it(kind: str, wrapper: str, tmp_path: Path) -> None:
@@ -320,6 +321,7 @@ def test_a_flattened_optimizer_is_completed(tmp_path: Path) -> None:
     assert_same(again.state_dict(), optimizer.state_dict(), more=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [64, 2_100])
 def test_many_parameters_of_long_names(count: int, tmp_path: Path) -> None:
     names = [f"{'deep.' * 22}{number:05}.weight" for number in range(count)]

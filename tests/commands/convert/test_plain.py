@@ -385,6 +385,7 @@ def test_scales_on_the_parameters_of_a_module_are_kept(command: str, tmp_path: P
 # --- quantized modules ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
 @pytest.mark.parametrize("name", MODELS)
 def test_quantized_modules_give_their_state_dict(name: str, command: str, tmp_path: Path) -> None:
@@ -405,6 +406,7 @@ def test_quantized_modules_give_their_state_dict(name: str, command: str, tmp_pa
         MODELS[name]().load_state_dict(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("is_module", [True, False])
 def test_safetensors_hold_quantized_tensors_in_parts(name: str, is_module: bool, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ _NUMERIC = [
 ]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=many(30, 120))
 def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -655,6 +656,7 @@ def test_reasons_are_right_or_cannot_tell(make: Any, filtered: bool, tmp_path: P
 # --- stored listings, bars --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_stored_listing_is_alike_its_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "kept.json").write_bytes(ckpt("inspect", "--json", SAMPLES / name).out)
@@ -723,6 +725,7 @@ def texts_of(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from texts_of(value, (*path, key))
 
 
+@pytest.mark.slow
 def test_no_text_of_a_listing_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
     torch.save({"model": {"a.weight": torch.ones(2), "b": torch.eye(3).to_sparse()}}, tmp_path / "a.pth")
     torch.save({"model": {"a.weight": torch.ones(3), "b": torch.ones(3)}}, tmp_path / "b.pth")
@@ -808,6 +811,7 @@ def test_a_place_where_the_other_file_holds_nothing_is_not_compared(nothing: obj
     assert done.code == 0 and "not compared: averages of a.pth" in done.out.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 200])
 @pytest.mark.parametrize("value", [1e160, 1e200, torch.finfo(torch.float64).max])
 @pytest.mark.parametrize("options", [(), ("--stat",), ("--histogram",), ("--html", "out.html"), ("--json",)])
@@ -888,6 +892,7 @@ def flipped(path: Path, tensor: torch.Tensor) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [(), ("--close",), ("--atol", "0.5"), ("--rtol", "0.5")])
 @pytest.mark.parametrize("size", [40, 40_000])
 @pytest.mark.parametrize("other", ["good.pth", "good.safetensors", "good.dcp", "legacy.pth"])

@@ -199,6 +199,7 @@ def test_nan_that_was_there_before_is_no_error(tmp_path: Path) -> None:
     assert "! nan  1 element is NaN in mask, as before." in lines_of(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20, 60, 200])
 @pytest.mark.parametrize("count", [3, 30, 300])
 @pytest.mark.parametrize("columns", [80, 100, 200])
@@ -320,6 +321,7 @@ def layers(count: int, value: float, dtype: torch.dtype = torch.float32) -> Tens
     return {name: torch.full((2,), value * (1 + index / 64)).to(dtype) for index, name in enumerate(names)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 21, 80, 700])
 @pytest.mark.parametrize("columns", [None, 80, 100, 200])
 def test_bars_are_never_one_where_there_are_many_modules(
@@ -355,6 +357,7 @@ def test_bars_leave_room_for_what_was_added_and_removed(rows: int, tmp_path: Pat
     assert len(lines) < rows + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 21, 700])
 def test_a_dtype_that_all_parameters_change_is_one_row(count: int, tmp_path: Path) -> None:
     before = layers(count, 1.0) | {"bn.num_batches_tracked": torch.tensor(3)}

@@ -105,6 +105,7 @@ PIECES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(PIECES)
 def test_what_is_read_is_what_yaml_reads(pieces: list[str]) -> None:

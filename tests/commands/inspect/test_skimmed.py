@@ -62,6 +62,7 @@ def said(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> dict[str, o
     return json.loads(json.dumps(found, default=list))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [kind for kind in states() if kind not in ("list", "wide", "two thousand", "negative")]
 )

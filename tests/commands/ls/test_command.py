@@ -111,6 +111,7 @@ def test_a_pipe_has_the_whole_names_of_a_series(ckpt: Run, series: Path) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20, 60, 200])
 @pytest.mark.parametrize("count", [3, 30, 300])
 @pytest.mark.parametrize("columns", [80, 100, 200])
@@ -152,6 +153,7 @@ def test_best_and_last_stand_where_their_values_put_them(ckpt: Run, tmp_path: Pa
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
 def test_a_screen_breaks_no_word_and_keeps_its_width(columns: int) -> None:
     seen = terminal("ls", ".", columns=columns, code=2, NO_COLOR="1")
@@ -356,6 +358,7 @@ def test_an_interrupt_prints_the_rows_so_far(samples: Path, tmp_path: Path) -> N
     assert [Path(line.split("\t")[0]).name for line in out.splitlines()] == ["0.pth", "1.pth", "2.pth"]
 
 
+@pytest.mark.slow
 def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -> None:
     shutil.rmtree(runs / "export")
     done = ckpt("inspect", str(runs))

@@ -80,6 +80,7 @@ def agrees(source: Path, made: Path) -> None:
         assert difference(expected, torch.load(made, weights_only=True)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_SAMPLES)
 def test_samples(name: str, tmp_path: Path) -> None:
     source, made = SAMPLES / name, tmp_path / name
@@ -118,6 +119,7 @@ def test_real_files(name: str, tmp_path: Path) -> None:
         agrees(source, made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", FORMATS)
 @pytest.mark.parametrize("name", OBJECTS)
 def test_saved_objects(name: str, how: str, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_the_words_of_each_verdict() -> None:
     assert ckpt("verify", SAMPLES / "truncated.pth", SAMPLES / "none.pth").code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp_after.pth", "legacy.pth", "weights.safetensors", "scripted.pt"])
 def test_every_cut_is_found(name: str, tmp_path: Path) -> None:
     data = (SAMPLES / name).read_bytes()
@@ -95,6 +96,7 @@ def test_every_cut_is_found(name: str, tmp_path: Path) -> None:
         assert report.verdict == "damaged" or size < 64, (size, report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "zip, small blocks", "legacy", "safetensors"])
 def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """What is said to be whole is there, byte for byte; what is said to be lost is not."""

@@ -151,6 +151,7 @@ BROKEN: dict[str, tuple[dict[str, int], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_merge_is_named(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

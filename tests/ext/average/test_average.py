@@ -344,6 +344,7 @@ def test_a_section_is_averaged(tmp_path: Path) -> None:
 SIZES = (Size(3, True, 1), Size(64, False, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.text)
 def test_the_mean_of_copies_is_what_slim_writes_in_every_format(
@@ -369,6 +370,7 @@ def elements(checkpoint: Checkpoint) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["o.pth", "o.safetensors", "o.dcp"])
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 def test_any_format_becomes_the_format_of_out(source: Any, out: str, tmp_path: Path) -> None:
@@ -392,6 +394,7 @@ def test_any_format_becomes_the_format_of_out(source: Any, out: str, tmp_path: P
         assert data == expected.reshape(-1).view(torch.uint8).numpy().tobytes(), name
 
 
+@pytest.mark.slow
 def test_many_tensors_meet(tmp_path: Path) -> None:
     size = Size(2_100, True, 3)
     weights = accounts.weights(size)

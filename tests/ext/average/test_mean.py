@@ -70,6 +70,7 @@ def test_a_mean_is_what_torch_computes_in_float64_and_casts(name: str) -> None:
             assert made(place) == expected(tensors, shares, name), (other, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [math.inf, 3.4028e38, 1e4])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_is_rounded_as_torch_rounds(name: str, most: float) -> None:

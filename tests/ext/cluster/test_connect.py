@@ -175,6 +175,7 @@ def test_the_dashboard_is_named_where_there_is_one(bokeh: Any, link: str, words:
     assert told == [f"ckpt: 1 worker at tcp://host:1{words}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "value"), [("version", "9.9"), ("python", "2.7")])
 def test_other_versions_are_named(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = sender()._replace(**{field: value})
@@ -256,6 +257,7 @@ def test_a_cluster_that_loses_all_workers_before_they_answer_is_asked_again(
         connect._ready_executor(client, "tcp://host:1", print)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_holds_up_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not answer the question for its version: it is named, and the other works."""
     monkeypatch.setattr(watch, "INTERVAL", 0.05)

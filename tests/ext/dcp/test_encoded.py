@@ -163,6 +163,7 @@ def test_other_codecs_are_named_and_not_guessed(codecs: tuple[str, ...], stand_i
         decode_item(Memory(zlib.compress(b"x")), "w", codecs, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 255 << 10, (256 << 10) + 1, 3_000_000])
 def test_reads_in_any_order_are_those_of_the_bytes(size: int, stand_in: None) -> None:
     rng = random.Random(size)

@@ -111,6 +111,7 @@ def held_at(survey: Survey, name: str) -> int:
     return next(index for index, entry in enumerate(survey.tensors) if entry.name == name)
 
 
+@pytest.mark.slow
 def test_ranks_make_no_difference(trained: Path) -> None:
     """Of four ranks, each of which lists its own part first."""
     with formats.open(str(trained / "flat")) as checkpoint:

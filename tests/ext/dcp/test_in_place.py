@@ -73,6 +73,7 @@ def trained(tmp_path: Path) -> Path:
     return saved({"model": weights, "optim": optim, "epoch": 3}, tmp_path / "d")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 64, 2_100])
 @pytest.mark.parametrize("is_long", [False, True])
 def test_names_change_and_no_data_file_does(count: int, is_long: bool, tmp_path: Path) -> None:
@@ -248,6 +249,7 @@ def killer() -> Iterator[kills.Killer]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_the_old_or_the_new_names(
     trained: Path, tmp_path: Path, killer: kills.Killer
 ) -> None:

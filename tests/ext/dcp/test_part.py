@@ -48,6 +48,7 @@ def check(folder: Path, wanted: dict[str, torch.Tensor]) -> None:
     assert inside("verify", folder.name, cwd=folder.parent).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a.pth", "d"])
 @pytest.mark.parametrize("count", [6, 700])
 def test_a_section_and_a_selection(kind: str, count: int, tmp_path: Path) -> None:

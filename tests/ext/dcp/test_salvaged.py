@@ -62,6 +62,7 @@ def check(save: Path, expected: set[str], whole: dict[str, Any], *more: str) -> 
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("file", ["__0_0.distcp", "__1_0.distcp"])
 def test_a_data_file_that_is_cut_anywhere_or_gone(file: str, named: bool, save: Path) -> None:

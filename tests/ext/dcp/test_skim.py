@@ -60,6 +60,7 @@ def content(data: bytes, *, skimmed: bool) -> tuple[Any, ...]:
     return rows, found.objects, found.paths, sorted(found.files), found.unused, found.version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("seed", range(12))
 def test_it_is_what_the_machine_reads(seed: int, protocol: int) -> None:
@@ -99,6 +100,7 @@ def large_of(count: int) -> Metadata:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_shipped")
 def test_most_of_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     data = large()
@@ -119,6 +121,7 @@ def test_it_costs_memory_of_the_budget() -> None:
         skim.read_metadata(data, Limits(), Budget(Limits(memory=1_000_000)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_shipped")
 def test_the_budget_counts_what_memory_is_taken() -> None:
     data = without_frames(large())[0]
@@ -134,6 +137,7 @@ def test_the_budget_counts_what_memory_is_taken() -> None:
     assert 0.8 * (peak - before) < budget.used < 3 * (peak - before), (peak - before, budget.used)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_changed_opcodes_give_what_the_machine_gives(seed: int) -> None:
     """Also where what was skimmed is counted, taken away or asked for later."""
@@ -211,6 +215,7 @@ def last_is_hung_elsewhere(data: bytes) -> bytes:
     return data[:at] + b"K\x000" + data[at:end] + b"s" + data[end:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [in_tuple, of_65, size_refilled, odd, negative_place, last_is_hung_elsewhere],
@@ -352,6 +357,7 @@ def rows(count: int) -> list[Row]:
     return [*made, Row("epoch", ("epoch",), item=Item("__0_0.distcp", 9 << 40, 99))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["fast", "slow"])
 @pytest.mark.parametrize("is_flattened", [True, False])
 def test_what_is_written_is_read_with_the_memory_that_its_bytes_allow(
@@ -386,6 +392,7 @@ def test_what_is_written_is_what_pickle_reads() -> None:
         assert [tuple(chunk.offsets) for chunk in stored.chunks] == [chunk.offsets for chunk in row.chunks]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_shipped")
 def test_a_frame_that_ends_inside_an_entry_that_is_skimmed() -> None:
     """Python in C reads the next FRAME as a part of the opcode; the same bytes without frames read on as if it were not there."""

@@ -194,6 +194,7 @@ def test_chunks_are_those_of_torch_chunk(rows: int, tmp_path: Path) -> None:
     assert [chunk.offsets[0] for chunk in row.chunks] == [sum(expected[:n]) for n in range(len(expected))]
 
 
+@pytest.mark.slow
 def test_two_ranks_load_it_by_rows_and_by_columns(tmp_path: Path) -> None:
     torch.manual_seed(0)
     full = {"model": {"a": torch.randn(7, 5), "b": torch.randn(4, 6), "c": torch.randn(3)}, "epoch": 2}
@@ -568,6 +569,7 @@ def test_a_source_that_is_not_placed_is_one_rank(source: Path, tmp_path: Path) -
         save.refuse_losses(checkpoint, "safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["fast", "slow"])
 def test_many_tensors_open_with_the_memory_of_a_small_file(side: paths.Side, tmp_path: Path) -> None:
     """What is allowed grows with `.metadata`, so 100,000 tensors open at the limits that are shipped."""

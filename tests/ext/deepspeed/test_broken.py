@@ -544,6 +544,7 @@ def put(root: Any, path: tuple[object, ...], value: object) -> None:
     root[path[-1]] = value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 3])
 def test_any_value_in_any_place(stage: int, tmp_path: Path) -> None:
     """It opens, or there is one error that says what is wrong; `inspect` prints what opens."""

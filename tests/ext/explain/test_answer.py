@@ -272,6 +272,7 @@ def test_a_finding_of_a_file() -> None:
     assert "does not have the finding" in statements("incomplete", SAMPLES / "ddp_after.pth")[0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "message",
     [text for page in pages() if page.code is None for text in page.messages],

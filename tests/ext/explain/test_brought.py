@@ -46,6 +46,7 @@ def training(path: Path) -> Path:
     return rewriting.saved(data, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attribute", ["eval", "to", "cuda", "forward", "parameters", "state_dict"])
 def test_a_state_dict_is_taken_for_a_model(attribute: str, tmp_path: Path) -> None:
     text = f"AttributeError: 'collections.OrderedDict' object has no attribute '{attribute}'"
@@ -430,6 +431,7 @@ LOGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", LOGS)
 def test_a_log_is_read_like_the_message(log: str, tmp_path: Path) -> None:
     data = {"epoch": 3, "global_step": 100, "state_dict": dict(WEIGHTS), "callbacks": {}}
@@ -886,6 +888,7 @@ def test_an_adapter_of_another_trainer(tmp_path: Path) -> None:
     assert "names of kohya" in found.said and "None begins with unet" in found.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ddp_after.pth", "whole_model.pth", "train_cuda.pth", "weights.safetensors", "dcp"]
 )

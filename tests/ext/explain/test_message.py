@@ -158,6 +158,7 @@ def test_colours_and_progress_bars() -> None:
     assert found(bar).text == VERSIONS[8][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -183,6 +184,7 @@ def test_hostile_texts(text: str) -> None:
     assert message is None or message.numbers is None or len(message.numbers.all) in (0, 1_000_000)
 
 
+@pytest.mark.slow
 def test_only_the_end_of_a_long_text_counts() -> None:
     assert find_message(UNUSED + " " * LONGEST) is None
     assert plain_text("x" * (LONGEST + 5)) == "x" * LONGEST

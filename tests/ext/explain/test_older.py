@@ -57,6 +57,7 @@ def answered(folder: Path, numbers: list[int], *paths: str) -> Any:
     return json.loads(done.out)["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_the_names_are_right_or_among_the_candidates(seed: int, tmp_path: Path) -> None:
     random = Random(seed)

@@ -1067,6 +1067,7 @@ def test_a_tied_head_is_no_new_one(tmp_path: Path) -> None:
     assert "the same tensor as model.embed_tokens.weight" in answer.said and "random" not in answer.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "is_tied"),
     [

@@ -75,6 +75,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("name", ["trainer_state.json", "config.json"])
 def test_a_hostile_document_is_refused_in_one_line(kind: str, name: str, tmp_path: Path) -> None:

@@ -234,6 +234,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "folder"])
 def test_a_damaged_file_beside_the_weights_is_named(name: str, damage: str, tmp_path: Path) -> None:
@@ -261,6 +262,7 @@ def test_a_damaged_file_beside_the_weights_is_named(name: str, damage: str, tmp_
     assert not any("(unread)" in line for line in done.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"])
 def test_a_folder_with_a_damaged_file_is_the_same_as_no_other(name: str, tmp_path: Path) -> None:
     """diff said same with exit code 0, and that the part is not in the folder; convert left it out with exit code 0."""

@@ -166,6 +166,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_rank_is_one_line(kind: str, copy: Path) -> None:
     edit, says = HOSTILE[kind]

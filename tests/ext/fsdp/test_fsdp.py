@@ -66,6 +66,7 @@ def test_every_tensor_is_that_of_torch(
         assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fsdp2", "hsdp", "tensor_parallel", "grids", "fsdp1_of_four", "fsdp1"])
 @pytest.mark.parametrize("out", ["o.pth", "o.safetensors"])
 def test_convert_writes_what_torch_gathers(name: str, out: str, ranks: Path, tmp_path: Path) -> None:
@@ -113,6 +114,7 @@ def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) ->
         checkpoint["columns"].numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

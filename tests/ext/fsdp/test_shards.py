@@ -56,6 +56,7 @@ def refused(folder: Path, says: str) -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_a_missing_rank_is_named_with_what_is_lost(
     rank: int, copy: Path, full: dict[str, torch.Tensor]
@@ -84,16 +85,19 @@ def test_the_group_of_a_missing_file_has_a_replica(ranks: Path, tmp_path: Path) 
     assert text == "the file of rank 1 is missing: the other ranks hold all of every tensor" and not names
 
 
+@pytest.mark.slow
 def test_two_files_of_one_rank_are_refused(copy: Path) -> None:
     shutil.copy(copy / file(1), copy / "model_0000007.rank_01.pth")
     refused(copy, "two files are of one rank")
 
 
+@pytest.mark.slow
 def test_a_file_of_another_rank_is_refused(copy: Path) -> None:
     shutil.copy(copy / file(0), copy / file(1))
     refused(copy, f"{file(1)}: model.scale was saved by rank 0")
 
 
+@pytest.mark.slow
 def test_a_rank_beyond_the_world_is_refused(copy: Path) -> None:
     shutil.copy(copy / file(3), copy / file(4))
     for rank in range(5):
@@ -102,23 +106,27 @@ def test_a_rank_beyond_the_world_is_refused(copy: Path) -> None:
     refused(copy, f"{file(4)}: the files say that there are 4 ranks")
 
 
+@pytest.mark.slow
 def test_files_of_two_runs_are_refused(ranks: Path, copy: Path) -> None:
     """Of two ranks, and of four."""
     shutil.copy(ranks / "fsdp1/model_world_size_2_rank_1.pt", copy / file(1))
     refused(copy, "rank 0 was one of 4 ranks, rank 1 one of 2: the files are of different runs")
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_in_the_names_is_refused(copy: Path) -> None:
     for rank in range(4):
         (copy / file(rank)).rename(copy / f"model_world_size_5_rank_{rank}.pth")
     refused(copy, "model_world_size_5_rank_0.pth was saved by one of 4 ranks, its name says 5")
 
 
+@pytest.mark.slow
 def test_other_tensors_are_refused(copy: Path) -> None:
     change(copy / file(2), lambda state: state["model"].pop("up.bias"))
     refused(copy, "rank 0 has model.up.bias, rank 2 lacks it")
 
 
+@pytest.mark.slow
 def test_another_kind_of_tensor_is_refused(copy: Path) -> None:
     change(copy / file(2), lambda state: state["model"].update({"up.bias": torch.zeros(16)}))
     refused(copy, "the ranks disagree on the dtype, the size or the kind of model.up.bias")
@@ -283,6 +291,7 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_rank_is_one_line(kind: str, copy: Path) -> None:
     edit, says = HOSTILE[kind]
@@ -319,6 +328,7 @@ def test_a_list_with_a_shard_twice_is_refused(copy: Path) -> None:
     refused(copy, "model.up.weight of rank 0 lists [4:8, :] twice")
 
 
+@pytest.mark.slow
 def test_two_ranks_with_one_shard_are_no_replicas(copy: Path) -> None:
     """All ranks are in one group: what two of them hold is no copy. Nothing tells whose it is."""
 
@@ -392,6 +402,7 @@ def test_a_flipped_bit_is_found(copy: Path) -> None:
     assert done.code == 1 and '"model.up.weight"' in done.out.decode() and file(2) in done.out.decode(), done
 
 
+@pytest.mark.slow
 def test_a_list_that_many_tensors_share_meets_the_limit(copy: Path) -> None:
     """A few bytes of pickle for each tensor, and a million shards."""
 

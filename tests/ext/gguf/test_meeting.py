@@ -242,6 +242,7 @@ def written(folder: Path, state: State, data: bytes) -> tuple[Path, Path]:
     return base, quantised
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("architecture", MODELS)
 def test_an_honest_quantisation_is_the_base(ckpt: Run, tmp_path: Path, architecture: str, kind: str) -> None:

@@ -121,6 +121,7 @@ def test_a_warm_start_lays_the_weights_out_first(folder: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["experts with biases", "padded", "rows and columns"])
 def test_small_blocks_give_the_same_bytes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = states(name)

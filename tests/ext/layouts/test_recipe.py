@@ -39,6 +39,7 @@ def holds(path: str | None, state: State) -> bool:
     return found.keys() == state.keys() and all(same.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(*NAMES)
 def test_a_layout_is_learnt_and_applied(name: str, tmp_path: Path) -> None:
     a, b, _, _ = pair(name, 1, tmp_path)
@@ -65,6 +66,7 @@ def test_the_way_back_is_learnt_too(name: str, tmp_path: Path) -> None:
     assert holds(out.path, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(*NAMES)
 def test_a_recipe_is_proved_on_another_pair(name: str, tmp_path: Path) -> None:
     a, b, _, _ = pair(name, 1, tmp_path)

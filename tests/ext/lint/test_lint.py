@@ -324,6 +324,7 @@ def test_settings_of_the_project(folder: Path) -> None:
         check_error(ckpt("lint", "deep", cwd=folder / "runs"))
 
 
+@pytest.mark.slow
 def test_a_live_model(folder: Path) -> None:
     (folder / "nets.py").write_text(
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, n=2):\n        super().__init__()\n"
@@ -338,6 +339,7 @@ def test_a_live_model(folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -364,6 +366,7 @@ def test_a_live_model_is_counted_as_no_file(words: tuple[str, ...], said: str, t
     assert said.startswith("no finding") != any(where in line for line in counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line", ["argparse.ArgumentParser().parse_args(['--steps'])", "sys.exit(3)", "sys.exit()"]
 )
@@ -647,6 +650,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_texts_are_searched_in_linear_time(kind: str) -> None:
     """A million letters take a fraction of a second, or hours in the square of the time: then the alarm ends the test."""

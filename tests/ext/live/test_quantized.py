@@ -21,6 +21,7 @@ TAKES_SCHEMES = not torch.__version__.startswith("2.0.")
 """False for a torch whose `weights_only=True` refuses the schemes of quantized tensors."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_quantized_values_come_back(name: str, tmp_path: Path) -> None:
     model = MODELS[name]()

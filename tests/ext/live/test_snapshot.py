@@ -412,6 +412,7 @@ def test_sparse_and_complex_gradients(tmp_path: Path) -> None:
     assert tensors["phase"].gradient == pytest.approx(2**0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -229,6 +229,7 @@ def test_what_a_page_leaves_out_is_said(folder: Path) -> None:
         assert lines[2].endswith("1 file not looked at: 1 *.md")
 
 
+@pytest.mark.slow
 def test_stored_documents_are_drawn(folder: Path) -> None:
     (folder / "i.json").write_bytes(ckpt("inspect", "--json", "train_cuda.pth", "legacy.pth", cwd=folder).out)
     (folder / "d.json").write_bytes(ckpt("diff", "--json", "ddp_before.pth", "ddp_after.pth", cwd=folder).out)
@@ -254,6 +255,7 @@ def test_stored_documents_are_drawn(folder: Path) -> None:
     assert ckpt("report", "one.json", "-o", "-", cwd=folder, SOURCE_DATE_EPOCH="0").out == direct
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -77,6 +77,7 @@ def test_no_part_of_the_script_makes_markup_of_text_or_asks_for_anything(path: P
     assert code.count("tooltip: ") == code.count("tooltip: tooltip(") and "</script" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["checkpoint", "diff", "stats", "series", "folder", "evil", "large"])
 def test_a_page_needs_nothing_else(name: str) -> None:
     data = pages(name)
@@ -150,6 +151,7 @@ def test_a_hundred_thousand_tensors_take_ten_megabytes_at_most() -> None:
     assert len(data) - len(pages("checkpoint")) <= 4_000_000
 
 
+@pytest.mark.slow
 def test_who_inspects_does_not_pay_for_pages(tmp_path: Path) -> None:
     import house
 

@@ -317,6 +317,7 @@ def make_run(folder: Path) -> None:
     epochs(folder, 3)
 
 
+@pytest.mark.slow
 def test_killed_at_every_event(tmp_path: Path, killer: kills.Killer) -> None:
     """Under its own name each save is whole or gone; what is half gone is hidden, and the next run ends its removal."""
     model = tmp_path / "model"

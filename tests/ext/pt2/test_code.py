@@ -331,6 +331,7 @@ def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
     return {name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_torch_runs_it_and_ckpt_refuses_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
     path, did = ran[name]

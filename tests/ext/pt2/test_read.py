@@ -309,6 +309,7 @@ def test_a_damaged_one_is_refused(name: str, tmp_path: Path) -> None:
         opened(tmp_path, make())
 
 
+@pytest.mark.slow
 def test_an_inflating_record_is_refused(tmp_path: Path) -> None:
     bomb = op.Record(f"{ROOT}/models/model.json", b" " * (80 << 20), deflate=True)
     rows = [op.Record(f"{ROOT}/archive_format", b"pt2"), bomb]

@@ -126,6 +126,7 @@ HONEST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(64, 128), (128, 256), (384, 640)])
 @pytest.mark.parametrize("name", HONEST)
 def test_no_honest_quantisation_is_called_another(tmp_path: Path, name: str, size: tuple[int, int]) -> None:

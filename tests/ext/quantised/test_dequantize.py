@@ -42,6 +42,7 @@ def only_weight(tensors: Tensors) -> Weight:
     return tensors[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
 def test_every_scheme_is_what_torch_makes_of_it(tmp_path: Path, name: str, ending: str) -> None:
@@ -226,6 +227,7 @@ def test_a_view_that_expands_is_no_weight(ckpt: Run, tmp_path: Path, name: str) 
     assert "bytes that expands to" in run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_small_steps_make_the_same(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many spans, pieces of few columns, and no table, which files of real sizes need."""

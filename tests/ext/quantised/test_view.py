@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 import ckpt as library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_scheme_is_one_weight(ckpt: Run, tmp_path: Path, name: str) -> None:
     make, text = LAYERS[name]

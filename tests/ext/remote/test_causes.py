@@ -113,6 +113,7 @@ def test_what_a_store_answers(
     assert getattr(error, "is_overload", status == 429) is (status in (429, 503))
 
 
+@pytest.mark.slow
 def test_why_a_store_is_not_reached(server: tuple[str, Answer]) -> None:
     endpoint, _ = server
     with socket.create_server(("127.0.0.1", 0)) as silent:

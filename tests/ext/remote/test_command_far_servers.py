@@ -209,6 +209,7 @@ def all_the_same(place: Place, folder: Path, name: str) -> None:
     assert (done.code, done.err) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("server", "name"), rows(PLACES, SINGLE))
 def test_every_command_says_what_it_says_of_the_file(
     server: str, name: str, folder: Path, request: pytest.FixtureRequest
@@ -218,6 +219,7 @@ def test_every_command_says_what_it_says_of_the_file(
     assert place.run("diff", str(folder / "zip.pth"), name="legacy.pth").code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("server", "name"), rows(LISTING, FOLDERS))
 def test_every_command_says_what_it_says_of_the_folder(
     server: str, name: str, folder: Path, request: pytest.FixtureRequest

@@ -51,6 +51,7 @@ def same(local: Done, far: Done, path: Path, url: str) -> bool:
     return (local.code, ours) == (far.code, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "words",
@@ -88,6 +89,7 @@ def test_get(folder: Path, web: Web) -> None:
     assert found[0].out == found[1].out and found[0].code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["convert", "slim", "rehome"])
 def test_writes_the_same_bytes(command: str, name: str, folder: Path, web: Web, tmp_path: Path) -> None:
@@ -155,6 +157,7 @@ def test_a_legacy_file_with_a_wrong_count(web: Web, tmp_path: Path) -> None:
         assert far.code == local.code != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "line",
@@ -174,6 +177,7 @@ def test_each_byte_is_asked_for_once(line: str, name: str, folder: Path, web: We
     assert len(web.asked) <= 8, [row.range for row in web.asked]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("inspect", "--tsv"), ("stats",), ("sum",)], ids=" ".join)
 def test_a_set_of_shards_is_opened_many_at_once(words: tuple[str, ...], web: Web, tmp_path: Path) -> None:
     """Sixteen are under way at the same time, whatever the number of cores, and none is asked for twice."""
@@ -213,6 +217,7 @@ def test_a_shard_that_is_missing_far_away(web: Web, tmp_path: Path) -> None:
     assert b"1 of 3 shards missing" in far.err
 
 
+@pytest.mark.slow
 def test_many_tensors_are_opened_with_five_requests(web: Web, tmp_path: Path) -> None:
     """100,000 names: the directory and the pickle are large, and each is read once; small records are judged."""
     state = {f"model.layers.{i}.some.module.weight": torch.zeros(4) for i in range(100_000)}
@@ -376,6 +381,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("inspect",), ("stats",), ("verify",), ("sum",), ("lint",), ("diff", "llama_bf16.pth"), ("ls",)]
 )

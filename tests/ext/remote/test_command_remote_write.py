@@ -40,6 +40,7 @@ ONE_FILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ONE_FILE, ids=" ".join)
 def test_a_file_is_the_same_there_as_here(
     line: tuple[str, ...], s3: Bucket, source: Path, tmp_path: Path
@@ -53,6 +54,7 @@ def test_a_file_is_the_same_there_as_here(
     assert s3.objects == {f"run/{name}": (tmp_path / name).read_bytes()} and s3.uploads == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("out", "options"),
     [
@@ -80,6 +82,7 @@ def test_a_folder_is_the_same_there_as_here(
     assert s3.uploads == 0
 
 
+@pytest.mark.slow
 def test_from_there_to_there(s3: Bucket, source: Path, tmp_path: Path) -> None:
     url = s3.put("in/x.pth", source.read_bytes())
     for command, name, *options in (("convert", "y.safetensors", "--drop-other"), ("rehome", "y.pth")):
@@ -124,6 +127,7 @@ def test_an_existing_object(s3: Bucket) -> None:
     assert len(s3.objects["a.pth"]) > 1000
 
 
+@pytest.mark.slow
 def test_a_set_replaces_a_set(s3: Bucket, source: Path) -> None:
     line = ["convert", str(source), "--drop-other", "--shard-size", "1MB", "-o", f"{s3.url}/run/"]
     assert ckpt(*line).code == 0
@@ -138,6 +142,7 @@ def test_a_set_replaces_a_set(s3: Bucket, source: Path) -> None:
     assert all("-r2-" in name for name in index["weight_map"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", ["PUT run/model.safetensors.index.json", "PUT run/model-00002-of-00002.safetensors"]
 )
@@ -176,6 +181,7 @@ def test_errors_of_the_store_say_nothing_secret(s3: Bucket, source: Path) -> Non
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
     "moment", ["?uploads", "?partNumber=1", "?partNumber=2", "POST y.pth?uploadId", "PUT y.pth"]
@@ -207,6 +213,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells the peak")
 def test_memory_does_not_grow_with_the_file(s3: Bucket, tmp_path: Path) -> None:
     size = 300 << 20

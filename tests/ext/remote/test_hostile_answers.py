@@ -133,6 +133,7 @@ def test_a_hint_before_an_answer_is_passed_over() -> None:
         assert bytes(HttpObject(url).get(0, 10, "").data) == b"0123456789"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a chunk of 5,000 digits", "a redirect to half an address"])
 def test_the_command_says_one_line(name: str, tmp_path: Path) -> None:
     with answering(ANSWERS[name]) as url:

@@ -50,6 +50,7 @@ def test_a_large_object_is_sent_in_parts_and_a_small_one_is_not(s3: Bucket) -> N
     assert s3.objects == {"run/a.bin": DATA, "run/b.bin": b"small"} and s3.uploads == 0
 
 
+@pytest.mark.slow
 def test_no_more_than_three_parts_at_once(s3: Bucket) -> None:
     size = (100 << 20) + 5
     with io_target.writing_file(to(f"{s3.url}/a.bin"), size) as sink:
@@ -83,6 +84,7 @@ def test_an_object_that_appears_meanwhile_stays(size: int, s3: Bucket) -> None:
     assert s3.objects == {"a.bin": b"of another"} and s3.uploads == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["?uploads", "?partNumber=1", "?partNumber=2", "POST a.bin?uploadId"])
 def test_what_fails_thrice_is_tried_again(what: str, s3: Bucket) -> None:
     s3.front.fail = [(what, 503)] * 3
@@ -90,6 +92,7 @@ def test_what_fails_thrice_is_tried_again(what: str, s3: Bucket) -> None:
     assert s3.objects == {"a.bin": DATA} and s3.uploads == 0 and not s3.front.fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "status", "says"),
     [
@@ -135,6 +138,7 @@ def test_a_bit_that_changes_on_the_way_is_found(s3: Bucket) -> None:
 class InterruptError(BaseException): ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5, SIZE])
 @pytest.mark.parametrize("is_complete", [True, False])
 @pytest.mark.parametrize("error", [CkptError("no"), InterruptError()], ids=["error", "interrupt"])

@@ -79,6 +79,7 @@ def test_silent_servers_are_named_once() -> None:
     assert waits.overdue() == []
 
 
+@pytest.mark.slow
 def test_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     heard = threading.Event()

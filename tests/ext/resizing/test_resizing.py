@@ -120,6 +120,7 @@ def on_grid(old: torch.Tensor, new: int, first: int = 0, *, antialias: bool = Tr
     return torch.cat([rows[:first].float(), planes.reshape(planes.shape[1], -1).T])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "old, new", [(14, 24), (24, 14), (14, 16), (7, 37), (37, 7), (16, 48), (2, 3), (1, 4)]
 )

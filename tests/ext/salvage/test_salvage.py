@@ -164,6 +164,7 @@ def made(case: str, folder: Path) -> Path:
     return train(folder / "whole.pth")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_cut_anywhere(case: str, tmp_path: Path) -> None:
     path = made(case, tmp_path)
@@ -426,6 +427,7 @@ def test_state_that_was_lost_is_not_state_that_never_was(tmp_path: Path) -> None
     assert state["optimizer"]["ckpt_lost"] == [5, 6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [64, 2_100])
 @pytest.mark.parametrize("deep", [1, 3])
 def test_many_tensors_of_long_names(count: int, deep: int, tmp_path: Path) -> None:

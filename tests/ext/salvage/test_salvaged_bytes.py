@@ -70,6 +70,7 @@ def check_salvage(name: str, folder: Path, out: str, where: tuple[int, int]) -> 
 NAMES = ["x.pth", "legacy.pth", "x.safetensors", "x.pt", "x.dcp"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_one_byte_of_a_file(name: str, tmp_path: Path) -> None:
     for where in changed(made(name, tmp_path), 4 * PART, 0):

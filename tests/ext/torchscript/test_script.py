@@ -286,6 +286,7 @@ REFUSED = frozenset(
 """Spellings that torch 2.13 does not run. What ckpt says of them is no less."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
     path, did = ran[name]
@@ -691,6 +692,7 @@ def test_quantized_modules_of_torch_are_no_alarm(
     assert report.load.expression is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -51,6 +51,7 @@ def assert_same_tensors(path: Path) -> None:
         assert torch.equal(model[name], tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "reach", "value"),
     [

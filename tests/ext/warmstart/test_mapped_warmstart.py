@@ -183,6 +183,7 @@ def net(seed: int, classes: int = 5) -> nn.Module:
     return nn.Sequential(OrderedDict([*parts, ("fc", nn.Linear(6, classes))])).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [

@@ -97,6 +97,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("wrapped", ["neither", "pretrained", "target"])
 @pytest.mark.parametrize("slices", [False, True])
@@ -418,6 +419,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", [False, True])
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_factory(init: bool, suffix: str, tmp_path: Path) -> None:
@@ -454,6 +456,7 @@ def test_a_factory(init: bool, suffix: str, tmp_path: Path) -> None:
             fresh.load_state_dict(out, strict=True)
 
 
+@pytest.mark.slow
 def test_a_full_cover_from_a_factory_loads_strictly(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(
         CODE.replace("self.twin", "twin").replace("twin.weight = self", "twin.weight = self")
@@ -521,6 +524,7 @@ def test_views_that_overlap_are_noted(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "c.pth")["a.weight"].tolist() == [1, 1, 1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(
         "from torch import nn\nmake = lambda: nn.Sequential(nn.LazyLinear(2), nn.Linear(1, 1))\n"

@@ -46,6 +46,7 @@ def garbage(count: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(count)
 
 
+@pytest.mark.slow
 def test_every_prefix_of_what_is_appended(states: tuple[bytes, bytes, bytes]) -> None:
     """Alone, with zeros behind it, with stale bytes behind it."""
     for old, new in pairwise(states):

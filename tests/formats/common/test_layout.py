@@ -286,6 +286,7 @@ def test_a_longer_pickle_leaves_torch_its_records_for_computed_offsets(tmp_path:
         assert new.namelist() == old.namelist()
 
 
+@pytest.mark.slow
 def test_more_records_than_a_zip_without_zip64_can_count() -> None:
     sink = target.MemorySink()
     lay_out([bytes_record(f"a/data/{number}", b"") for number in range(65_536)]).write(sink)
@@ -319,6 +320,7 @@ class Holes:
         self._file.flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes",
     [

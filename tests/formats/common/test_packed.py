@@ -32,6 +32,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 10, _STEP - 200, _STEP, _STEP + 7, many(2, 3) * _STEP + 7])
 @pytest.mark.parametrize("is_noise", [False, True], ids=["zeros", "noise"])
 @pytest.mark.parametrize("name", PACKS)
@@ -169,6 +170,7 @@ def test_zeros_are_no_stream(tmp_path: Path) -> None:
         assert not is_checkpoint_file(str(tmp_path / "x"), Limits())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 300, 60_000])
 def test_a_pickle_behind_empty_streams_is_found(count: int, tmp_path: Path) -> None:
     data = gzip.compress(b"") * count + gzip.compress(pickle.dumps({"w": 1}, 2))
@@ -178,6 +180,7 @@ def test_a_pickle_behind_empty_streams_is_found(count: int, tmp_path: Path) -> N
         assert checkpoint.traits.label == "plain pickle (gzip)"
 
 
+@pytest.mark.slow
 def test_too_many_empty_streams_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.pkl").write_bytes(gzip.compress(b"") * 100_001)
     with pytest.raises(CkptError, match="over 100,000 gzip streams"):

@@ -120,6 +120,7 @@ def test_what_the_library_writes_is_not_parsed(tmp_path: Path, monkeypatch: pyte
     assert read(path, monkeypatch, 0) == alone
 
 
+@pytest.mark.slow
 def test_changed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random_ = random.Random(5)
     whole = usual()

@@ -67,6 +67,7 @@ def test_a_legacy_file_of_torch_with_such_an_object_is_rescued(kind: str, tmp_pa
 WITHOUT = {"wrapper subclass", "DTensor", "module of this file"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in OBJECTS if kind not in WITHOUT])
 def test_every_other_object_loads_to_the_same_or_is_refused(kind: str, tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2), "it": OBJECTS[kind]()}, tmp_path / "a.pt")

@@ -66,6 +66,7 @@ READING: list[tuple[str, tuple[str, ...], Callable[..., Any], dict[str, Any]]] =
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_reads(name: str) -> None:
     for command, words, function, keywords in READING:
@@ -78,6 +79,7 @@ def test_what_reads(name: str) -> None:
         assert given(ckpt.verify, name, **keywords) == printed("verify", name, "--json", *words)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READABLE)
 def test_diff(name: str) -> None:
     for other in {name, "ddp_before.pth", "llama_bf16.pth"}:
@@ -104,6 +106,7 @@ WRITING: list[tuple[str, tuple[str, ...], Callable[..., Any], dict[str, Any]]] =
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_writes(name: str, tmp_path: Path) -> None:
     """Each in turn, as a dry run, and for one in three with a file: the same document and the same bytes."""
@@ -157,6 +160,7 @@ def test_the_last_of_a_folder(tmp_path: Path) -> None:
     assert report.warnings == (f"{tmp_path}: the last 2 of 11 epoch_*.pth",)
 
 
+@pytest.mark.slow
 def test_folders() -> None:
     for words, keywords in ((), {}), (("--sort", "findings"), {"sort": "findings"}):
         expected = printed("ls", ".", "--json", *words)

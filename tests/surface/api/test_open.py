@@ -530,6 +530,7 @@ def test_threads_take_turns_with_a_file_object(path: Path) -> None:
 # --- sizes and types --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 64, 2_100, 100_000])
 def test_many_tensors(count: int, tmp_path: Path) -> None:
     names = [f"model.layers.{number}.weight" for number in range(count)]

@@ -274,6 +274,7 @@ PEAKS += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("save", "name"), PEAKS, ids=lambda row: row if isinstance(row, str) else row.__name__
 )
@@ -308,6 +309,7 @@ with ckpt.open(sys.argv[1]) as opened:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_the_peak_of_torch_is_the_result(tmp_path: Path) -> None:
     whole = torch.ones(4096, LARGE // 8192, dtype=torch.bfloat16)

@@ -78,6 +78,7 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(places_module, "_CACHED", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize("save", CONTAINERS, ids=lambda save: save.__name__)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -258,6 +259,7 @@ def read_of(opened: ckpt.Checkpoint) -> int:
 LARGE = torch.arange(1000 * 3000, dtype=torch.float32).reshape(1000, 3000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", [stored, legacy, safetensors, distributed], ids=lambda save: save.__name__)
 @pytest.mark.parametrize(
     ("key", "most"),
@@ -288,6 +290,7 @@ def test_a_transpose_is_read_once(tmp_path: Path) -> None:
         assert read_of(opened) - before == LARGE.nbytes
 
 
+@pytest.mark.slow
 def test_a_deflated_record_is_inflated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ckpt.open(deflated({"w": LARGE, "c": LARGE[:, 7]}, tmp_path)) as opened:
         record = opened.checkpoint.storages[0].place

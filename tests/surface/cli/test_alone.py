@@ -42,6 +42,7 @@ def test_every_command_has_its_run() -> None:
     assert {words[0] for words in RUNS.values()} == {*COMMANDS, "--help"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_command_does_alone_what_it_does_in_a_fork(name: str, tmp_path: Path) -> None:
     folders = [tmp_path / "alone" / "it", tmp_path / "fork" / "it"]

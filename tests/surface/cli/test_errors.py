@@ -349,6 +349,7 @@ def without_stdout(arguments: str, redirected: str, cwd: Path) -> subprocess.Com
     return subprocess.run(words, capture_output=True, env=environment(), timeout=TIMEOUT, cwd=cwd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ANSWERS)
 def test_an_answer_to_a_closed_stdout_is_trouble(arguments: str, tmp_path: Path) -> None:
     """It went nowhere, and the exit code was 0."""
@@ -506,6 +507,7 @@ ENVIRONMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", ENVIRONMENTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_hostile_names_are_escaped(form: str, locale: str, tmp_path: Path) -> None:
@@ -524,6 +526,7 @@ def test_hostile_names_are_escaped(form: str, locale: str, tmp_path: Path) -> No
         assert len({line.count("\t") for line in done.lines}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "tsv", "json", "storages", "values"])
 def test_name_of_a_megabyte(form: str, tmp_path: Path) -> None:
     """Cut for people, whole for programs; never a multiple of it."""
@@ -557,6 +560,7 @@ def test_tsv_tells_all_names_apart(tmp_path: Path) -> None:
     assert "a\\\\nb\\\\x1b" in names, "a backslash of the name is doubled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", ENVIRONMENTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_get_of_hostile_names(name: str, locale: str, tmp_path: Path) -> None:

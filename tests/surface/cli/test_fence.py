@@ -111,6 +111,7 @@ def test_other_commands_are_not_fenced(command: str, files: Path) -> None:
 # --- a bug of the reader ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FENCED)
 @pytest.mark.parametrize("deed", [name for name in DEEDS if name != "shell"])
 def test_a_bug_is_named_and_does_nothing(deed: str, command: str, files: Path) -> None:
@@ -179,6 +180,7 @@ SAME = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", SAME, ids=" ".join)
 def test_it_changes_nothing_in_what_is_printed(arguments: tuple[str, ...]) -> None:
     assert ckpt(*arguments, cwd=SAMPLES) == ckpt(*arguments, cwd=SAMPLES, CKPT_FENCE="0")
@@ -204,6 +206,7 @@ def test_stdout_may_be_a_file(command: str, files: Path) -> None:
     assert len(lines) == 2 and lines[0] == lines[1] == ckpt(command, "b.pth", "--json", cwd=files).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FENCED)
 def test_stdout_that_takes_nothing(command: str, files: Path) -> None:
     script = f'"$@" {command} b.pth --json'
@@ -229,6 +232,7 @@ def test_stdout_that_takes_nothing(command: str, files: Path) -> None:
     assert left.returncode == 141
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FENCED)
 def test_an_interrupt_ends_it_as_always(command: str, files: Path) -> None:
     waiting = "os.write(1, b'!'); import time; time.sleep(600)"
@@ -269,6 +273,7 @@ def test_none_for_a_cluster() -> None:
     assert _fence("verify", "legacy.pth", "--cluster", "tcp://127.0.0.1:1").startswith("none: --cluster")
 
 
+@pytest.mark.slow
 def test_none_for_code_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "import pathlib, torch\n"

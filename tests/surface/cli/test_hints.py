@@ -103,6 +103,7 @@ def check_filled(expression: str) -> None:
 # --- the law --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", shapes.SHAPES)
 def test_what_is_printed_about_a_shape_works(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "it"
@@ -114,6 +115,7 @@ def test_what_is_printed_about_a_shape_works(name: str, tmp_path: Path) -> None:
         check_load(text, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE_NAMES)
 def test_what_is_printed_about_a_sample_works(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "it"
@@ -224,6 +226,7 @@ ODD_NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
 def test_odd_names_are_pasted(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "it"
@@ -541,6 +544,7 @@ def test_the_command_prints_what_the_process_prints(tmp_path: Path) -> None:
     assert shown.strip() == said("inspect", "ema_only.pth", cwd=tmp_path).strip()
 
 
+@pytest.mark.slow
 def test_advice_about_a_dcp_keeps_it_one(tmp_path: Path) -> None:
     """Its loader takes no other format, so each command that writes one proposes to."""
     folder = tmp_path / "it"

@@ -157,6 +157,7 @@ def test_commands_that_look_walk_folders(command: str, runs: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [(), ("--json",)])
 @pytest.mark.parametrize("command", LOOKERS)
 def test_any_number_of_processes_prints_the_same(
@@ -312,6 +313,7 @@ def test_folders_of_git_and_leftovers_are_not_opened(command: str, folder: Path)
     assert ".a.pth.1.ckpt-tmp: skipped: a leftover of a write that was interrupted" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["ls", "lint", "verify", "inspect"])
 def test_a_file_that_may_not_be_read_is_an_error(command: str, tmp_path: Path) -> None:
     """Its first bytes were taken for those of no checkpoint."""

@@ -98,6 +98,7 @@ COMMAND_LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
 def test_a_terminal_without_unicode_sees_ascii(words: tuple[str, ...], folder_with_long: Path) -> None:
     done = ckpt(*words, cwd=folder_with_long, **C)

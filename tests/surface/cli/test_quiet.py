@@ -81,6 +81,7 @@ def test_every_command_has_its_cases() -> None:
     assert list(CASES) == list(COMMANDS) and all({0, 2} <= cases.keys() for cases in CASES.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code"), [(command, code) for command, cases in CASES.items() for code in cases]
 )
@@ -103,6 +104,7 @@ OTHERS = {"sum": ("truncated.pth", "dtypes.pth")}
 """Command -> the samples to name beside the two that no command reads: sum needs all bytes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "ls", "lint", "verify", "stats", "sum", "report"])
 def test_of_a_folder_only_the_errors_are_said(command: str, samples: Path) -> None:
     more = ("-o", "out.html") if command == "report" else ()

@@ -101,6 +101,7 @@ def wrong(found: list[End], number: int) -> list[End]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "entry", "arguments", "step"),
     [(signal.SIGINT, "script", ("inspect", "in.pth"), 500), (signal.SIGTERM, "module", ("--help",), 60)],

@@ -213,6 +213,7 @@ def test_colours_can_be_read(page: str) -> None:
         assert (high + 0.05) / (low + 0.05) >= 3, colour
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_hostile_names_stay_small(tmp_path: Path) -> None:
     tensors = [torch.ones(size) for size in range(97)]
     evil = EVIL.replace("\ud800", "")

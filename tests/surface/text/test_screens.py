@@ -148,6 +148,7 @@ def is_unbreakable(line: str, columns: int) -> bool:
     return len(text.split()) == 1 and cells(text) + 8 > columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", CODES)
 def test_a_screen_keeps_its_size_and_breaks_no_word(command: str, folder: Path) -> None:
     piped = screen(command, folder, None)
@@ -293,6 +294,7 @@ SETS = [
 """Numbers of files, and the lengths of their names."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "size"), SETS)
 @pytest.mark.parametrize("command", MANY)
 def test_many_files_with_names_of_any_length_stay_apart(

@@ -25,6 +25,7 @@ def completed(words: str, cwd: Path = SAMPLES) -> list[str]:
     return done.out.decode().split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
