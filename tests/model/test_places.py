@@ -18,8 +18,11 @@ from ckpt.elements.computed import Computed, Overlaid, lacks_bytes, little_endia
 from ckpt.elements.unpacked import Unpacked
 from ckpt.ext.adapters.derived import Derived, Made
 from ckpt.ext.average.mean import Mean
+from ckpt.ext.gguf.changes import HeadRows, OneLess
 from ckpt.ext.gguf.types import BY_NUMBER
 from ckpt.ext.quantised.place import Decoded
+from ckpt.ext.resizing.grids import Resampling
+from ckpt.ext.resizing.places import Resampled, Stacked, WithMeans
 from ckpt.formats.common.holes import partial_place
 from ckpt.model.dtypes import BY_NAME, UINT8, contiguous
 from ckpt.model.errors import UnreadableError
@@ -115,6 +118,11 @@ def kinds() -> dict[str, tuple[Place, bytes]]:
         "derived": (Derived(ref_to(whole), [ref_to(other)], 24, negated, F32), refs.expected(-whole)),
         "mean": (Mean([ref_to(whole), ref_to(whole)], [0.5, 0.5], F32), data),
         "unpacked": unpacked_place(),
+        "rows of heads": head_rows_place(),
+        "one less": (OneLess(ref_to(whole)), refs.expected(whole - 1)),
+        "stacked": (Stacked(ref_to(whole[:9]), ref_to(whole[9:]), F32), data),
+        "with means": with_means_place(),
+        "resampled": resampled_place(),
         "decoded": decoded_place(),
     }
 
@@ -126,6 +134,27 @@ def unpacked_place() -> tuple[Place, bytes]:
     blocks = torch.cat([scales.view(torch.uint8), numbers.view(torch.uint8)], 1)
     floats = scales.float() * numbers.float()
     return Unpacked(range_to(refs.expected(blocks)), Q8_0, 192), refs.expected(floats)
+
+
+def head_rows_place() -> tuple[Place, bytes]:
+    """Two heads of 8 rows: the first halves of the pairs of rows of a head, then the second halves."""
+    rows = refs.values(torch.float32, 16 * 12 * 4).reshape(16, 12)
+    halves = rows.reshape(2, 4, 2, 12).transpose(1, 2).contiguous()
+    return HeadRows(range_to(refs.expected(rows)), 12 * 4, 8 * 12 * 4), refs.expected(halves)
+
+
+def with_means_place() -> tuple[Place, bytes]:
+    """15 rows, and their mean below them."""
+    rows = torch.arange(180).float().reshape(15, 12)
+    return WithMeans(ref_to(rows), 1), refs.expected(torch.cat([rows, rows.mean(0, keepdim=True)]))
+
+
+def resampled_place() -> tuple[Place, bytes]:
+    """Three planes of one number each, on a grid of twice the width and height."""
+    planes = torch.tensor([1.0, 2.0, -4.0])[:, None, None]
+    small, large = planes.expand(3, 4, 4).contiguous(), planes.expand(3, 8, 8).contiguous()
+    how = Resampling("planes", (4, 4), (8, 8), (3, 8, 8))
+    return Resampled(ref_to(small), how), refs.expected(large)
 
 
 def decoded_place() -> tuple[Place, bytes]:
@@ -219,6 +248,10 @@ def test_what_is_read_is_foreseen(kind: tuple[Place, bytes]) -> None:
                 assert any(begin <= low and high <= end for begin, end in spans), (first, last)
 
 
+AT_ONCE = {Unpacked: 34, HeadRows: 384}
+"""The bytes that kinds read for any of their elements: a block, and the rows of a head."""
+
+
 def test_who_can_seek_reads_nothing_before(kind: tuple[Place, bytes]) -> None:
     place, data = kind
     all_of_it = sum(len(source.read(0, source.size)) for source in watched(place))
@@ -229,8 +262,8 @@ def test_who_can_seek_reads_nothing_before(kind: tuple[Place, bytes]) -> None:
     assert read(place, 700, 8) == data[700:708]
     done = sum(high - low for source in watched(place) for low, high in source.spans)
     if place.can_seek and not isinstance(place, Boxes):
-        assert done == (34 if isinstance(place, Unpacked) else 8)  # a whole block
-    assert done <= all_of_it
+        assert done == AT_ONCE.get(type(place), 8)
+    assert done <= all_of_it * (2 if isinstance(place, WithMeans) else 1)  # the mean, then the rows
     assert place.can_seek or not place.can_cut
 
 
@@ -239,8 +272,8 @@ def test_the_abilities_of_each_kind() -> None:
     seeking = {name for name, (can_seek, _) in found.items() if can_seek}
     cut = {name for name, (_, can_cut) in found.items() if can_cut}
 
-    assert seeking == {"range", "runs", "pieces alone", "rows", "columns", "unpacked"}
-    assert cut == {"range", "rows", "columns", "unpacked"}
+    assert seeking == {"range", "runs", "pieces alone", "rows", "columns", "unpacked", "rows of heads"}
+    assert cut == {"range", "rows", "columns", "unpacked", "rows of heads"}
     assert {name for name, (place, _) in kinds().items() if place.grid} == {"rows", "columns"}
 
 
