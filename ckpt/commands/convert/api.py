@@ -98,7 +98,9 @@ def convert(
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
         stages = strip_stages(strip, prefix, section, limits)
-        if dequantize:
+        has_blocks = survey.checkpoint.traits.has_own_metadata
+        floats = "float32" if dequantize and has_blocks else None  # what llama.cpp computes with
+        if dequantize and not has_blocks:
             stages.insert(0, lambda survey: _dequantised(survey, limits, dtype, section, globs))
         stages += [] if naming is None else [naming]
         is_known = survey.checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
@@ -121,7 +123,7 @@ def convert(
                 limits,
                 writer_of(written).unfit,
                 plain=plain,
-                dtype=dtype,
+                dtype=dtype or floats,
                 encoding=encoding,
                 section=inner,
                 select=globs,

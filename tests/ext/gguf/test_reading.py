@@ -169,6 +169,18 @@ def test_convert_decodes_as_torch_casts(ckpt: Run, tmp_path: Path, dtype: str) -
             assert torch.equal(tensor.nan_to_num(7.0), expected.nan_to_num(7.0))
 
 
+def test_dequantize_without_a_dtype_gives_the_numbers_that_llama_cpp_computes_with(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    for number, options in enumerate((("--dequantize",), ("--dtype", "float32"))):
+        done = ckpt("convert", DATA / "tiny.gguf", *options, "-o", tmp_path / f"{number}.safetensors")
+        assert done.returncode == 0, done.stderr
+    one, two = (load_file(tmp_path / f"{number}.safetensors") for number in range(2))
+
+    assert {tensor.dtype for tensor in one.values()} == {torch.float32}
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_convert_to_a_pickle_decodes_too(ckpt: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.pth"
     assert ckpt("convert", DATA / "tiny.gguf", "-o", out, "--dtype", "float32").returncode == 0
