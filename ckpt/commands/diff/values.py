@@ -50,7 +50,8 @@ def differing_values(
     if not outside:
         return rows, lonely
     taken = {part.path for side in (first, second) for part in side.sections if part.path}
-    free = [_outside_values(side, taken) for side in (before, after)]
+    with_metadata = before.traits.has_own_metadata and after.traits.has_own_metadata
+    free = [_outside_values(side, taken, with_metadata=with_metadata) for side in (before, after)]
     free = [{} if done else values for done, values in zip(whole, free, strict=True)]
     is_root = any(not pair.before.path and not pair.after.path for pair in pairs)
     # Whole keys of one side only were not part of anything that is compared: next to roots, the files of folders.
@@ -83,13 +84,23 @@ def _section_values(checkpoint: Checkpoint, section: Section) -> _Values:
     return {value.path[depth:]: value for value in checkpoint.values if value.path[:depth] == section.path}
 
 
-def _outside_values(checkpoint: Checkpoint, taken: set[Path]) -> _Values:
-    """The values that lie in no section."""
+_OF_FILES = "split."
+"""The beginning of names in the metadata that say how a set is cut into files, and nothing of the model."""
+
+
+def _is_setting(value: Value) -> bool:
+    """Tell whether a value is no metadata, or one that is about the model."""
+    return not (is_metadata(value.path) and str(value.path[-1]).startswith(_OF_FILES))
+
+
+def _outside_values(checkpoint: Checkpoint, taken: set[Path], *, with_metadata: bool) -> _Values:
+    """The values that lie in no section: with the metadata where both files have the model's settings there, as GGUF has."""
     depths = {len(path) for path in taken}
     return {
         value.path: value
         for value in checkpoint.values
-        if not is_metadata(value.path) and not any(value.path[:depth] in taken for depth in depths)
+        if (_is_setting(value) if with_metadata else not is_metadata(value.path))
+        and not any(value.path[:depth] in taken for depth in depths)
     }
 
 

@@ -485,3 +485,16 @@ def test_rows_of_heads_are_read_in_any_span(tmp_path: Path) -> None:
     for first, last in ((0, 1), (5, 40), (31, 33), (64, 96)):
         assert b"".join(place.read_blocks(first, last - first)) == expected[first:last]
     assert struct.unpack("<I", b"".join(place.read_blocks(16, 4))) == struct.unpack("<I", data[4:8])
+
+
+def test_settings_of_two_files_are_compared(ckpt: Run, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"
+    data = ggufs.small()
+    one.write_bytes(data)
+    two.write_bytes(data.replace(b"mit", b"gpl"))
+    assert ckpt("diff", one, one).returncode == 0
+
+    done = ckpt("diff", one, two)
+
+    assert done.returncode == 1
+    assert "general.license" in done.stdout and "'mit'" in done.stdout and "'gpl'" in done.stdout
