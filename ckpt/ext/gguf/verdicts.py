@@ -141,7 +141,8 @@ class GgufAccount(NamedTuple):
         return f"is {base}: all {count} are within what their types make"
 
     def _by_type(self) -> Iterator[str]:
-        """Yield a line for each type: how many tensors are within it, and their errors."""
+        """Yield a line for each type: how many tensors are within it, and their errors; last those that are equal."""
+        equal = 0
         rows: dict[str, list[Verdict]] = {}
         for row in self.verdicts:
             if row.is_within:
@@ -149,10 +150,12 @@ class GgufAccount(NamedTuple):
         for name, verdicts in sorted(rows.items(), key=lambda item: -len(item[1])):
             errors = [row.error for row in verdicts if row.error is not None]
             if not any(errors):
-                yield f"equal: {counted_noun(len(verdicts), 'tensor')} ({name})"
+                equal += len(verdicts)
                 continue
             text = f"within {name} of the base: {counted_noun(len(verdicts), 'tensor')}"
             yield f"{text}, relative error {_range_text(errors)} (at most {MOST_ERROR[name] * 100:.2g} %)"
+        if equal:
+            yield f"equal: {counted_noun(equal, 'tensor')}"
 
 
 def _range_text(errors: Sequence[float]) -> str:
