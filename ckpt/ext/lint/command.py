@@ -61,7 +61,7 @@ def command(
 
     Findings of level info are left out, unless --level or --select asks for them. Tensors are read only with
     --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml, or [lint] of a ckpt.toml, from the current folder
-    upwards, may set select, ignore, level, read-values and per-file-ignores. It cannot switch off findings of level error.
+    upwards, may set select, ignore, level, read-values, and ignores for some files. It cannot switch off findings of level error.
 
     \b
     ckpt lint runs/ --ignore cuda
