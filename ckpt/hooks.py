@@ -59,8 +59,17 @@ def is_installed(module: str) -> bool:
 
 
 def load_hook(name: str) -> ModuleType:
-    """Return the module of a row of `HOOKS`. Raises UsageError where its extension was taken out."""
+    """Return the module of a row of `HOOKS`. Raises UsageError where its extension was taken out.
+
+    For what a user asks for: `find_hook` is for what an extension adds to any answer.
+    """
+    hook = find_hook(name)
+    if hook is None:
+        raise UsageError(f"this needs {HOOKS[name].rpartition('.')[0]}, which is not installed here")
+    return hook
+
+
+def find_hook(name: str) -> ModuleType | None:
+    """Return the module of a row of `HOOKS`, or None where its extension was taken out."""
     module = HOOKS[name]
-    if not is_installed(module):
-        raise UsageError(f"this needs {module.rpartition('.')[0]}, which is not installed here")
-    return import_module(module)
+    return import_module(module) if is_installed(module) else None

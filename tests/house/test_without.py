@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from house import ROOT
 from process import TIMEOUT, environment
+from safetensors.torch import save_file
 
 EXTENSIONS = sorted(path.name for path in (ROOT / "ext").iterdir() if (path / "__init__.py").is_file())
 COMMANDS = {
@@ -41,7 +43,25 @@ LINES = (
     ("convert", "weights.safetensors", "-o", "OUT/converted.pth"),
 )
 """Command lines of the core on samples that the core reads, each of which ends with 0."""
-DIFFER = ("diff", "ddp_before.pth", "ddp_after.pth")
+DIFFER = (
+    ("diff", "ddp_before.pth", "ddp_after.pth"),
+    ("diff", "OUT/a.safetensors", "OUT/b.safetensors"),
+    ("diff", "OUT/codes.safetensors", "OUT/plain.safetensors"),
+)
+"""Comparisons that extensions add sentences to. Each ends with 1."""
+
+
+def write_files(folder: Path) -> None:
+    """Weights under other names, weights with their scales, and an adapter."""
+    weights = torch.arange(64.0).reshape(8, 8)
+    save_file({"encoder.weight": weights}, folder / "a.safetensors")
+    save_file({"tower.kernel": weights.t().contiguous() + 1}, folder / "b.safetensors")
+    codes = {"fc.weight": weights.to(torch.float8_e4m3fn), "fc.weight_scale": torch.tensor(0.5)}
+    save_file(codes, folder / "codes.safetensors")
+    save_file({"fc.weight": -weights.flip(0)}, folder / "plain.safetensors")
+    parts = {"lora_A": torch.ones(2, 8), "lora_B": torch.ones(8, 2)}
+    names = {f"base_model.model.fc.{part}.weight": tensor for part, tensor in parts.items()}
+    save_file(names, folder / "lora.safetensors")
 
 
 @pytest.mark.slow
@@ -50,7 +70,9 @@ def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> Non
     for folder in (ROOT, samples):
         shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "ckpt" / "ext" / name)
-    (tmp_path / samples.name / "OUT").mkdir()
+    out = tmp_path / samples.name / "OUT"
+    out.mkdir()
+    write_files(out)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -71,8 +93,12 @@ def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> Non
     for words in LINES:
         done = run(*words)
         assert done.returncode == 0, (words, done.stderr)
-    done = run(*DIFFER)
-    assert done.returncode == 1, done.stderr
+    for words in DIFFER:
+        done = run(*words)
+        assert done.returncode == 1 and not done.stderr, (words, done.stderr)
+    for path in ("OUT/codes.safetensors", "OUT/lora.safetensors"):
+        done = run("inspect", path)
+        assert done.returncode == 0, done.stderr
     for path in ("no_such_file.pth", "https://localhost:1/x.pth", "sub/folder"):
         done = run("inspect", path)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr

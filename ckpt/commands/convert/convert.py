@@ -34,7 +34,7 @@ from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import refuse_scaled
-from ckpt.hooks import HOOKS, is_installed, load_hook
+from ckpt.hooks import find_hook
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.dtypes import BY_NAME, DType, contiguous
 from ckpt.model.errors import LossError, UsageError, about
@@ -370,10 +370,12 @@ def _refuse_codes(
     try:
         refuse_scaled(survey, [entry.name for entry in entries], "--dtype")
     except UsageError as error:
-        if is_installed(HOOKS["quantised"]):
-            found = load_hook("quantised").find_logical(survey.checkpoint, limits, for_values=True)
-            if found.logical:
-                error.hint = f"--dequantize makes values of them; {error.hint}"
+        quantised = find_hook("quantised")
+        if (
+            quantised is not None
+            and quantised.find_logical(survey.checkpoint, limits, for_values=True).logical
+        ):
+            error.hint = f"--dequantize makes values of them; {error.hint}"
         raise
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.bytes.executor import current_executor
 from ckpt.commands.inspect.api import is_quantised
-from ckpt.hooks import load_hook
+from ckpt.hooks import find_hook, load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.surface.api.keywords import Path, Texts, gate_of, globs_of, keyword_texts, model_of, text_only
@@ -125,7 +125,8 @@ def _judging(before: Survey, after: Survey, limits: Limits) -> Any:
     """Both sides with plain weights, where one of them is quantised and the other is not so, or None."""
     if not any(is_quantised(side) for side in (before, after)):
         return None
-    return load_hook("quantised").judging_of(before, after, limits)
+    quantised = find_hook("quantised")
+    return None if quantised is None else quantised.judging_of(before, after, limits)
 
 
 def _compared(before: Survey, after: Survey, options: Options) -> DiffReport:
@@ -146,7 +147,8 @@ def _with_layout(report: DiffReport, before: Survey, after: Survey) -> DiffRepor
     apart = [row for row in report.rows if row.kind in ("model", "ema", "other")]
     removed = [row.before.name for row in apart if row.before is not None and row.status in _APART]
     added = [row.after.name for row in apart if row.after is not None and row.status in _APART]
-    note = load_hook("layouts").layout_note(before, after, removed, added) if removed and added else None
+    layouts = find_hook("layouts") if removed and added else None
+    note = None if layouts is None else layouts.layout_note(before, after, removed, added)
     return report if note is None else report._replace(notes=(*report.notes, note))
 
 

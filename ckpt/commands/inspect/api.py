@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.bytes.location import is_cached_model
-from ckpt.hooks import load_hook
+from ckpt.hooks import find_hook, load_hook
 from ckpt.model.checkpoint import looks_of, names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
@@ -197,9 +197,10 @@ def _with_quantised(
     report: Inspection, limits: Limits | None, globs: Globs, section: str | None
 ) -> Inspection:
     """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
-    if not is_quantised(report.survey):
+    quantised = find_hook("quantised") if is_quantised(report.survey) else None
+    if quantised is None:
         return report
-    shown: Inspection = load_hook("quantised").with_view(report, limits or Limits(), globs, section)
+    shown: Inspection = quantised.with_view(report, limits or Limits(), globs, section)
     return shown
 
 
@@ -218,9 +219,11 @@ def with_description(
     """Return the report with what an adapter is, and whether it fits a base. Any other report stays as it is."""
     if base is None and not _is_adapter(report):
         return report
-    from ckpt.hooks import load_hook
-
-    described = load_hook("adapters").description_of(report.survey, limits, base, plugins=plugins)
+    # A base is asked for, a description is not.
+    adapters = find_hook("adapters") if base is None else load_hook("adapters")
+    if adapters is None:
+        return report
+    described = adapters.description_of(report.survey, limits, base, plugins=plugins)
     return report._replace(described=described)
 
 
