@@ -432,7 +432,7 @@ def _are_same_blocks(before: TensorRef, after: TensorRef) -> bool:
         return False
     blocks: list[Iterator[bytes]] = []
     for place, ref in ((one, before), (two, after)):
-        first, last = place.blocks_of(*ref.extent)
+        first, last = place.packed_span(*ref.extent)
         blocks.append(place.packed.read_blocks(first, last - first))
     return same_bytes(*blocks)
 

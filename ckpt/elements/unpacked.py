@@ -7,11 +7,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ckpt.bytes.far import Reading
-from ckpt.bytes.source import Source
 from ckpt.model.dtypes import BY_NAME, DType, contiguous
 from ckpt.model.errors import UnsupportedError
-from ckpt.model.places import BasePlace, Checksum, Place, Tally
+from ckpt.model.places import Place, Reworked, Tally
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
@@ -91,10 +89,10 @@ def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
         yield decoder_of(block.decoder).swap_fields(ref.dtype.name, rows).tobytes()
 
 
-class Unpacked(BasePlace):
+class Unpacked(Reworked):
     """The elements of blocks as float32, little-endian. `packed` is the place of the blocks, `count` counts elements."""
 
-    __slots__ = ("count", "dtype", "packed")
+    __slots__ = ("count", "dtype")
 
     def __init__(self, packed: Place, dtype: DType, count: int) -> None:
         self.packed = packed
@@ -105,27 +103,7 @@ class Unpacked(BasePlace):
     def nbytes(self) -> int:
         return self.count * _WIDTH
 
-    @property
-    def can_seek(self) -> bool:
-        return self.packed.can_seek
-
-    @property
-    def can_cut(self) -> bool:
-        return self.packed.can_cut
-
-    def list_sources(self) -> Iterator[Source]:
-        return self.packed.list_sources()
-
-    def list_readings(self, first: int, last: int) -> Iterator[Reading]:
-        return self.packed.list_readings(*self.blocks_of(first, last))
-
-    def list_checksums(self) -> Iterator[Checksum]:
-        return self.packed.list_checksums()
-
-    def lacks_bytes(self, first: int, last: int) -> bool:
-        return first < last and self.packed.lacks_bytes(*self.blocks_of(first, last))
-
-    def blocks_of(self, first: int, last: int) -> tuple[int, int]:
+    def packed_span(self, first: int, last: int) -> tuple[int, int]:
         """The bytes of the blocks that hold the decoded bytes `first` to `last`: first, and one past the last."""
         block = self.dtype.block
         assert block is not None
@@ -140,7 +118,7 @@ class Unpacked(BasePlace):
             return
         block = self.dtype.block
         assert block is not None
-        begin, stop = self.blocks_of(start, end)
+        begin, stop = self.packed_span(start, end)
         position = begin // block.nbytes * block.elements * _WIDTH
         for data in self._decoded(begin, stop):
             first, last = max(0, start - position), min(len(data), end - position)

@@ -388,6 +388,38 @@ class BasePlace:
         return self.read_blocks(start, count, tally)
 
 
+class Reworked(BasePlace):
+    """A place whose bytes are made of those of another one, `packed`, stretch by stretch."""
+
+    __slots__ = ("packed",)
+
+    packed: Place
+
+    def packed_span(self, first: int, last: int) -> tuple[int, int]:
+        """The bytes of `packed` that the bytes `first` to `last` are made of: first, and one past the last."""
+        raise NotImplementedError
+
+    @property
+    def can_seek(self) -> bool:
+        return self.packed.can_seek
+
+    @property
+    def can_cut(self) -> bool:
+        return self.packed.can_cut
+
+    def list_sources(self) -> Iterator[Source]:
+        return self.packed.list_sources()
+
+    def list_readings(self, first: int, last: int) -> Iterator[Reading]:
+        return self.packed.list_readings(*self.packed_span(first, last))
+
+    def list_checksums(self) -> Iterator[Checksum]:
+        return self.packed.list_checksums()
+
+    def lacks_bytes(self, first: int, last: int) -> bool:
+        return first < last and self.packed.lacks_bytes(*self.packed_span(first, last))
+
+
 class Patched(BasePlace):
     """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
 

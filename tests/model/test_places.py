@@ -26,7 +26,7 @@ from ckpt.ext.resizing.places import Resampled, Stacked, WithMeans
 from ckpt.formats.common.holes import partial_place
 from ckpt.model.dtypes import BY_NAME, UINT8, contiguous
 from ckpt.model.errors import UnreadableError
-from ckpt.model.places import BasePlace, Checksum, Patched, Place, Range, Runs
+from ckpt.model.places import BasePlace, Checksum, Patched, Place, Range, Reworked, Runs
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 F32 = BY_NAME["float32"]
@@ -192,6 +192,7 @@ def test_every_kind_is_here() -> None:
 
     assert {kind for kind in todo if kind.__module__.startswith("ckpt.")} - made == {
         BasePlace,
+        Reworked,
         *Computed.__bases__,
     }
     assert Range in made

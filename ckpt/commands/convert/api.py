@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ckpt.commands.rewriting.report import Change, RewriteReport, with_own_option
@@ -17,6 +16,7 @@ from ckpt.surface.api.opening import Input
 from ckpt.surface.api.rewriting import WriteOptions, rewrite_checkpoint
 from ckpt.surface.api.writing import (
     moved_report,
+    names_own_layout,
     options_of,
     refuse_format,
     strip_stages,
@@ -103,7 +103,7 @@ def convert(
         if dequantize and not has_blocks:
             stages.insert(0, lambda survey: _dequantised(survey, limits, dtype, section, globs))
         stages += [] if naming is None else [naming]
-        is_known = survey.checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
+        is_known = names_own_layout(survey.checkpoint, recipe)
         if is_known:  # the file names its own layout
             stages.append(load_hook("gguf").in_transformers)
         elif recipe is not None:

@@ -28,7 +28,7 @@ from ckpt.ext.dcp.file_names import (
     ranks_of,
     ranks_text,
 )
-from ckpt.ext.dcp.items import Bytes, Placement, TensorItem, read_object
+from ckpt.ext.dcp.items import Bytes, Placement, TensorItem, part_itself, read_object
 from ckpt.ext.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.ext.dcp.skim import read_metadata
 from ckpt.formats.common import pickled
@@ -387,7 +387,7 @@ def _read_counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str
         try:
             node: Node
             if row is not None:
-                node = TensorItem(partial(_part_itself, part), row.dtype, row.shape, limits).tensor()
+                node = TensorItem(partial(part_itself, part), row.dtype, row.shape, limits).tensor()
             else:
                 node = read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")
         except (LimitError, NotOpenedError):
@@ -395,10 +395,6 @@ def _read_counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str
         except CkptError:
             continue
         yield show(item.file, 80), {copy.name: node}
-
-
-def _part_itself(part: Bytes) -> Bytes:
-    return part
 
 
 def _saved_order(metadata: Metadata) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ckpt.bytes.source import BaseSource, Source
 from ckpt.elements.audit import crc_of
 from ckpt.elements.blocks import elements, same_bytes
 from ckpt.ext.dcp.file_names import DATA, folder_of, is_metadata
-from ckpt.ext.dcp.items import Bytes, TensorItem, most_of, read_object
+from ckpt.ext.dcp.items import Bytes, TensorItem, most_of, part_itself, read_object
 from ckpt.ext.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.ext.dcp.reader import Files
 from ckpt.formats.common.coverage import format_box
@@ -114,10 +114,6 @@ def _split_items(items: Iterator[_Item]) -> Iterator[list[_Item]]:
         yield part
 
 
-def _part_itself(part: Bytes) -> Bytes:
-    return part
-
-
 def _most_bytes(item: _Item, limits: Limits) -> int:
     """The most bytes that an item may decode to."""
     if item.dtype is not None:
@@ -132,7 +128,7 @@ def _check_items(items: list[_Item], mark: str, limits: Limits) -> tuple[int, li
     for item in items:
         try:
             if item.dtype is not None:
-                TensorItem(partial(_part_itself, item.at), item.dtype, item.shape, limits).tensor()
+                TensorItem(partial(part_itself, item.at), item.dtype, item.shape, limits).tensor()
             archive = item.at.archive(limits, _most_bytes(item, limits))
         except (LimitError, NotOpenedError, UnsupportedError):
             raise
@@ -197,7 +193,7 @@ def _compare_copies(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[t
     text = ""
     try:
         first, second = (
-            TensorItem(partial(_part_itself, part), copy.dtype, copy.shape, limits).tensor()
+            TensorItem(partial(part_itself, part), copy.dtype, copy.shape, limits).tensor()
             for part in (copy.one, copy.two)
         )
         if not same_bytes(elements(first), elements(second)):
@@ -378,5 +374,5 @@ class _Ends(BaseSource):
 def _read_counter(part: Bytes, place: _Place, limits: Limits) -> Node:
     """The number, or the tensor of one, that an item holds."""
     if place.dtype is not None:
-        return TensorItem(partial(_part_itself, part), place.dtype, place.shape, limits).tensor()
+        return TensorItem(partial(part_itself, part), place.dtype, place.shape, limits).tensor()
     return read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")

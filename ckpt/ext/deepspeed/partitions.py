@@ -308,7 +308,7 @@ class Partitions:
         notices = []
         if gone:
             lost = [name for name in self.names if name in self.lost]
-            of = f"the optimizer states of {_ranks_text(gone)} of {self.world} are missing"
+            of = f"the optimizer states of {ranks_text(gone)} of {self.world} are missing"
             if self._first is None:
                 of = "all files of optimizer states are missing"
             what = (
@@ -433,9 +433,10 @@ def _slice_text(row: tuple[int, int] | None) -> str:
     return "no place" if row is None else f"elements {row[1]:,} to {row[1] + row[0]:,}"
 
 
-def _ranks_text(numbers: Sequence[int]) -> str:
+def ranks_text(numbers: Sequence[int], most: int = _LISTED) -> str:
+    """Return `rank 2`, or `ranks 2 and 3`, of which `most` are listed."""
     noun = "rank" if len(numbers) == 1 else "ranks"
-    return f"{noun} {and_more([str(number) for number in numbers], _LISTED)}"
+    return f"{noun} {and_more([str(number) for number in numbers], most)}"
 
 
 class Vector:

@@ -7,13 +7,13 @@ data is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from ckpt.bytes.executor import Executor
 from ckpt.bytes.location import names_opened_ahead
 from ckpt.ext.deepspeed import FORMAT, pipeline
-from ckpt.ext.deepspeed.partitions import Partitions
+from ckpt.ext.deepspeed.partitions import Partitions, ranks_text
 from ckpt.ext.deepspeed.plan import Plan, plan_of
 from ckpt.ext.deepspeed.states import (
     ModelState,
@@ -220,7 +220,7 @@ def _make_partitions(
         del optimizers[rank]
         files.drop(names[rank])
     if stale:
-        text = f"files of {_ranks_text(stale)} are left from a save with more ranks and were not read"
+        text = f"files of {ranks_text(stale, 4)} are left from a save with more ranks and were not read"
         files.notices.append(Notice("unread-file", text))
     partitions = Partitions(models, optimizers, limits, files.cut)
     files.notices += [*partitions.notices, *_mixed_step_notices(models[min(models)], optimizers)]
@@ -393,11 +393,6 @@ def _is_mixed(optimizers: dict[int, OptimizerState]) -> bool:
     return any(
         len(set(row.counts)) > 1 or "ds_zero_partition_groups" in row.rest for row in optimizers.values()
     )
-
-
-def _ranks_text(numbers: Sequence[int]) -> str:
-    noun = "rank" if len(numbers) == 1 else "ranks"
-    return f"{noun} {and_more([str(number) for number in numbers], 4)}"
 
 
 def assemble_checkpoint(

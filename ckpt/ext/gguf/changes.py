@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.bytes.far import Reading
-from ckpt.bytes.source import Source
 from ckpt.elements.blocks import elements, in_whole_elements
 from ckpt.elements.computed import PlaceOfTensors
 from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.ext.gguf.names import Change
 from ckpt.model.dtypes import BY_NAME, contiguous
-from ckpt.model.places import BasePlace, Checksum, Place, Tally, cut_blocks
+from ckpt.model.places import Place, Reworked, Tally, cut_blocks
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 _MOST = 256 << 20
@@ -19,13 +17,13 @@ _MOST = 256 << 20
 _SINGLE = BY_NAME["float32"]
 
 
-class HeadRows(BasePlace):
+class HeadRows(Reworked):
     """The rows of q or k in the order of transformers: of each head first one half of its rotary pairs, then the other.
 
     GGUF has the two rows of a pair beside each other. `row` and `head` are the bytes of a row and of a head.
     """
 
-    __slots__ = ("head", "nbytes", "packed", "row")
+    __slots__ = ("head", "nbytes", "row")
 
     nbytes: int
 
@@ -39,27 +37,7 @@ class HeadRows(BasePlace):
     def big(self) -> bool:
         return self.packed.big
 
-    @property
-    def can_seek(self) -> bool:
-        return self.packed.can_seek
-
-    @property
-    def can_cut(self) -> bool:
-        return self.packed.can_cut
-
-    def list_sources(self) -> Iterator[Source]:
-        return self.packed.list_sources()
-
-    def list_readings(self, first: int, last: int) -> Iterator[Reading]:
-        return self.packed.list_readings(*self._heads(first, last))
-
-    def list_checksums(self) -> Iterator[Checksum]:
-        return self.packed.list_checksums()
-
-    def lacks_bytes(self, first: int, last: int) -> bool:
-        return first < last and self.packed.lacks_bytes(*self._heads(first, last))
-
-    def _heads(self, first: int, last: int) -> tuple[int, int]:
+    def packed_span(self, first: int, last: int) -> tuple[int, int]:
         """The bytes of the heads that hold the bytes `first` to `last`."""
         return first // self.head * self.head, min(-(-last // self.head) * self.head, self.nbytes)
 
@@ -69,7 +47,7 @@ class HeadRows(BasePlace):
         import numpy as np
 
         end = self.nbytes if count is None else start + count
-        begin, stop = self._heads(start, end)
+        begin, stop = self.packed_span(start, end)
 
         def ordered() -> Iterator[bytes]:
             for first in range(begin, stop, self.head):

@@ -17,7 +17,7 @@ from ckpt.surface.api.keywords import Path, Texts, doubt_lines, keyword_texts, t
 from ckpt.surface.api.opening import Input, at_hand, path_of
 from ckpt.surface.api.rewriting import Open, Talk, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
-from ckpt.surface.api.writing import options_of
+from ckpt.surface.api.writing import names_own_layout, options_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -111,7 +111,7 @@ def warmstart(
             talk(line)
         code: list[str] = []
         weights = given.survey
-        if given.checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers":
+        if names_own_layout(given.checkpoint, recipe):
             weights = Survey(load_hook("gguf").in_transformers(weights).result)
         elif recipe is not None:
             weights = load_hook("layouts").relaid_survey(weights, recipe, options.limits, section)

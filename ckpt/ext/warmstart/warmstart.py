@@ -35,7 +35,7 @@ from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import refuse_emptied
-from ckpt.hooks import HOOKS, is_installed, load_hook
+from ckpt.hooks import find_hook, load_hook
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
@@ -604,9 +604,10 @@ def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tupl
 
 def _decoded_names(given: Survey) -> list[str]:
     """The names of the weights that ckpt decodes from codes."""
-    if not is_installed(HOOKS["quantised"]):
+    quantised = find_hook("quantised")
+    if quantised is None:
         return []
-    found = load_hook("quantised").find_logical(given.checkpoint, Limits(), for_values=True)
+    found = quantised.find_logical(given.checkpoint, Limits(), for_values=True)
     return [row.name for row in found.logical]
 
 

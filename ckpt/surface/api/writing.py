@@ -92,6 +92,11 @@ _WRITING = frozenset(
 )
 
 
+def names_own_layout(checkpoint: Checkpoint, recipe: Path | None) -> bool:
+    """Tell whether `recipe` is no file, but the word for the layout of transformers that a GGUF leads to by itself."""
+    return checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
+
+
 def refuse_format(to: str | None) -> None:
     """Raise UsageError for a format in the place of a device."""
     if to in written_formats():

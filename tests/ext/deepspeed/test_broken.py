@@ -25,7 +25,7 @@ from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.inspect.text import inspect_lines
 from ckpt.commands.verify import verify
 from ckpt.evidence.survey import Survey
-from ckpt.ext.deepspeed.reader import _ranks_text
+from ckpt.ext.deepspeed.partitions import ranks_text
 from ckpt.model.account import UNREAD
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CkptError
@@ -573,7 +573,7 @@ def test_any_value_in_any_place(stage: int, tmp_path: Path) -> None:
 
 
 def test_one_rank_is_a_rank_and_several_are_ranks() -> None:
-    assert [_ranks_text(range(count)) for count in (1, 2, 6)] == [
+    assert [ranks_text(range(count), 4) for count in (1, 2, 6)] == [
         "rank 0",
         "ranks 0, 1",
         "ranks 0, 1, 2, 3 and 2 more",
