@@ -389,7 +389,7 @@ class BasePlace:
 
 
 class Reworked(BasePlace):
-    """A place whose bytes are made of those of another one, `packed`, stretch by stretch."""
+    """A place that is made of another one, `packed`, stretch by stretch."""
 
     __slots__ = ("packed",)
 
