@@ -108,18 +108,13 @@ def test_a_terminal_is_asked(tmp_path: Path, answer: str, count: int) -> None:
     assert (b"nothing was deleted" in seen) == (count == 5)
 
 
-def test_a_folder_that_cannot_be_changed(tmp_path: Path) -> None:
-    epochs(tmp_path)
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        os.chmod(above, 0o755)
-    os.chmod(tmp_path, 0o555)
-    try:
-        done = as_nobody("prune", str(tmp_path), "--delete", "--yes", cwd=tmp_path)
-    finally:
-        os.chmod(tmp_path, 0o755)
+def test_a_folder_that_cannot_be_changed(folder_of_all: Path) -> None:
+    epochs(folder_of_all)
+    os.chmod(folder_of_all, 0o555)
+    done = as_nobody("prune", str(folder_of_all), "--delete", "--yes", cwd=folder_of_all)
 
     assert done.code == 2 and b"no permission to remove files" in done.err
-    assert len(os.listdir(tmp_path)) == 5
+    assert len(os.listdir(folder_of_all)) == 5
 
 
 # --- what others do meanwhile ------------------------------------------------------------------------------------------------
