@@ -129,8 +129,8 @@ def written(
             made[name] = once(
                 folder / f"{name}{writer.suffix}",
                 writer.format,
-                lambda: writer.run(survey),
-            )  # noqa: B023
+                lambda: writer.run(survey),  # noqa: B023
+            )
     with surveys(source, other) as (target, given):
         into = folder / "warmstart.pth"
         made["warmstart"] = once(

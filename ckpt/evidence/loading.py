@@ -124,9 +124,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if (
         checkpoint.parts and checkpoint.traits.has_own_metadata
     ):  # its loader finds the others by the first
-        first = f"{_local_path(checkpoint.path).rpartition('/')[0]}/{checkpoint.parts[0]}".lstrip(
-            "/"
-        )
+        folder = _local_path(checkpoint.path).rpartition("/")[0]
+        first = f"{folder}/{checkpoint.parts[0]}".lstrip("/")
         if _local_path(checkpoint.path).startswith("/"):
             first = f"/{first}"
         return Load(template.format(path=string_literal(first)), note)

@@ -575,10 +575,28 @@ one.
 """
 _COMMON = frozenset(
     (
-        "optimizer", "optimizers", "optim", "optims", "opt", "optimiser", "state", "dict", "sd", "model", "models", "net",
-        "network", "networks", "nets", "module", "weights", "params", "checkpoint", "the",
+        "optimizer",
+        "optimizers",
+        "optim",
+        "optims",
+        "opt",
+        "optimiser",
+        "state",
+        "dict",
+        "sd",
+        "model",
+        "models",
+        "net",
+        "network",
+        "networks",
+        "nets",
+        "module",
+        "weights",
+        "params",
+        "checkpoint",
+        "the",
     )
-)  # fmt: skip
+)
 """Words in keys that say nothing."""
 _WORDS = r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+"
 

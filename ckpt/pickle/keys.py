@@ -347,9 +347,9 @@ class _Spellings:
         numbers = [self._number_key(key, depth + 1) for key in keys]
         if None in numbers:
             return None
-        return self._number_spelling(
-            kind, *(sorted(set(numbers)) if kind == "set" else numbers)
-        )  # type: ignore[type-var]
+        if kind == "set":
+            numbers = sorted(set(numbers))  # type: ignore[type-var]
+        return self._number_spelling(kind, *numbers)
 
     def _number_compound(self, key: Node, depth: int) -> int | None:
         if is_tuple(key):

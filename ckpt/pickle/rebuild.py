@@ -175,7 +175,8 @@ class Rebuilder:
                 todo += [(part, node.offset) for part in node.args]
         return False
 
-    # --- one method per call; `args` are those of the rebuild function, `call` is the node in the tree ---
+    # --- one method per call --------------------------------------------------------
+    # `args` are those of the rebuild function, `call` is the node in the tree.
 
     def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _check_arity(args, 4)

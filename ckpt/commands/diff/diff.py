@@ -791,13 +791,14 @@ def _refuse_nothing(
                 hint=path and f"what it holds: ckpt inspect {path}",
             )
     parts = [
-        (
-            f"{show(side.path, None)}: "
-            f"{', '.join(show(part.name or '(the root)', 40) for part in side.sections[:8])}"
-        )
-        for side in (before, after)
+        f"{show(side.path, None)}: {_section_names(side)}" for side in (before, after)
     ]
     raise UsageError("nothing to compare", path=after.path, hint="; ".join(parts))
+
+
+def _section_names(side: Survey) -> str:
+    names = [part.name or "(the root)" for part in side.sections[:8]]
+    return ", ".join(show(name, 40) for name in names)
 
 
 _CLOSE: dict[str, Tolerance] = {

@@ -319,7 +319,8 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
                 text = (
                     f"{counted_noun(total, 'element')} {'are' if total > 1 else 'is'} "
                     f"{label} in"
-                    f" {show_folded_names([row.label for row, _ in bad])}{'' if are_new else ', as before'}."
+                    f" {show_folded_names([row.label for row, _ in bad])}"
+                    f"{'' if are_new else ', as before'}."
                 )
                 yield Finding(
                     code,

@@ -933,7 +933,8 @@ def _extra_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
                 extras_sentence(kind, full),
                 full,
                 way.command,
-                consequence=f"{extras_consequence(kind)}{alone.replace('weights alone', 'weights without them')}",
+                consequence=extras_consequence(kind)
+                + alone.replace("weights alone", "weights without them"),
             )
 
 

@@ -219,7 +219,8 @@ def headline_lines(
     checkpoint, rows = report.checkpoint, report.entries
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
-        text += f", {counted_noun(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
+        part = "member" if checkpoint.traits.is_archive else "file"
+        text += f", {counted_noun(len(checkpoint.parts), part)}"
     pieces = [text]
     if checkpoint.byteorder == "big":
         pieces.append("big-endian")
@@ -725,7 +726,8 @@ def _snapshot_text(record: ModelRecord) -> str:
     """
     text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
     if record.wrappers:
-        text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"
+        wrappers = [wrapper.rpartition(".")[2] for wrapper in record.wrappers]
+        text += f" in {show(', '.join(wrappers), 80)}"
     devices = dict.fromkeys(tensor.device for tensor in record.tensors.values())
     text += f" on {show(', '.join(devices), 60)}" if devices else ""
     if record.world_size > 1:

@@ -206,9 +206,9 @@ _Opened = TypeVar("_Opened", _Client, _Local)
 class _Distributed(Protocol):
     """The part of the module distributed that ckpt uses."""
 
-    def Client(
+    def Client(  # noqa: N802
         self, address: object, *, timeout: int, set_as_default: bool
-    ) -> _Client: ...  # noqa: N802
+    ) -> _Client: ...
 
     def LocalCluster(self, **options: object) -> _Local: ...  # noqa: N802
 

@@ -59,7 +59,16 @@ _BY_KEYS = (
     ),
     _kind_by_keys("data parameter_list", "an agent of Stable-Baselines 2"),
 )
-_MMCV = ("mmcv_version", "mmengine_version", "mmdet_version", "mmcls_version", "mmseg_version", "mmaction_version", "CLASSES", "dataset_meta")  # fmt: skip
+_MMCV = (
+    "mmcv_version",
+    "mmengine_version",
+    "mmdet_version",
+    "mmcls_version",
+    "mmseg_version",
+    "mmaction_version",
+    "CLASSES",
+    "dataset_meta",
+)
 """Values that mmcv and mmengine write below meta."""
 
 
@@ -73,62 +82,89 @@ class _Names(NamedTuple):
 _BY_NAMES = tuple(
     _Names(re.compile(pattern), text)
     for pattern, text in (
-        (r"^wav2vec2\.(?:encoder|feature_extractor)\.", (
-            "a wav2vec 2.0 in the names of "
-            "transformers"
-        )),
-        ((
-            r"^hubert\.(?:encoder"
-            r"|feature_extractor)\."
-        ), "a HuBERT in the names of transformers"),
-        ((
-            r"^wavlm\.(?:encoder"
-            r"|feature_extractor)\."
-        ), "a WavLM in the names of transformers"),
+        (
+            r"^wav2vec2\.(?:encoder|feature_extractor)\.",
+            ("a wav2vec 2.0 in the names of transformers"),
+        ),
+        (
+            (
+                r"^hubert\.(?:encoder"
+                r"|feature_extractor)\."
+            ),
+            "a HuBERT in the names of transformers",
+        ),
+        (
+            (
+                r"^wavlm\.(?:encoder"
+                r"|feature_extractor)\."
+            ),
+            "a WavLM in the names of transformers",
+        ),
         (r"(?:^|\.)w2v_encoder\.w2v_model\.", "a wav2vec 2.0 in the names of fairseq"),
         (r"^bert\.(?:encoder|embeddings)\.", "a BERT in the names of transformers"),
-        (r"^roberta\.(?:encoder|embeddings)\.", (
-            "a RoBERTa or a model of its kind in "
-            "the names of transformers"
-        )),
+        (
+            r"^roberta\.(?:encoder|embeddings)\.",
+            ("a RoBERTa or a model of its kind in the names of transformers"),
+        ),
         (r"^distilbert\.", "a DistilBERT in the names of transformers"),
         (r"^electra\.", "an ELECTRA in the names of transformers"),
         (r"^deberta\.", "a DeBERTa in the names of transformers"),
         (r"^albert\.", "an ALBERT in the names of transformers"),
-        ((
-            r"(?:^"
-            r"|\.)encoder\.block\.0\.layer\.0\.SelfAttention\."
-        ), "a T5 in the names of transformers"),
-        (r"(?:^|\.)model\.layers\.\d+\.self_attn\.q_proj\.", (
-            "a language model in the names of "
-            "transformers (Llama and its kind)"
-        )),
+        (
+            (
+                r"(?:^"
+                r"|\.)encoder\.block\.0\.layer\.0\.SelfAttention\."
+            ),
+            "a T5 in the names of transformers",
+        ),
+        (
+            r"(?:^|\.)model\.layers\.\d+\.self_attn\.q_proj\.",
+            ("a language model in the names of transformers (Llama and its kind)"),
+        ),
         (r"^layers\.\d+\.attention\.wq\.", "a Llama in the names of Meta"),
-        ((
-            r"(?:^"
-            r"|\.)transformer\.h\.\d+\.attn\.c_attn\."
-        ), "a GPT-2 or a model of its kind"),
-        ((
-            r"(?:^"
-            r"|\.)mask_decoder\.output_hypernetworks_mlps\."
-        ), "a Segment Anything (SAM)"),
+        (
+            (
+                r"(?:^"
+                r"|\.)transformer\.h\.\d+\.attn\.c_attn\."
+            ),
+            "a GPT-2 or a model of its kind",
+        ),
+        (
+            (
+                r"(?:^"
+                r"|\.)mask_decoder\.output_hypernetworks_mlps\."
+            ),
+            "a Segment Anything (SAM)",
+        ),
         (r"(?:^|\.)visual\.transformer\.resblocks\.", "a CLIP in the names of OpenAI"),
-        (r"^model\.diffusion_model\.", (
-            "a model of Stable Diffusion in the "
-            "names of its authors"
-        )),
+        (
+            r"^model\.diffusion_model\.",
+            ("a model of Stable Diffusion in the names of its authors"),
+        ),
         (r"^double_blocks\.\d+\.", "the diffusion model of a Flux, alone"),
-        (r"^(?:lora_unet|lora_te\d?|lycoris)_", (
-            "an adapter of LoRA in the names of "
-            "kohya"
-        )),
-        (r"\.lora_[AB]\.(?:\w{1,100}\.)?weight$", (
-            "an adapter of LoRA in the names of "
-            "PEFT"
-        )),
+        (
+            r"^(?:lora_unet|lora_te\d?|lycoris)_",
+            ("an adapter of LoRA in the names of kohya"),
+        ),
+        (
+            r"\.lora_[AB]\.(?:\w{1,100}\.)?weight$",
+            ("an adapter of LoRA in the names of PEFT"),
+        ),
     )
-)  # fmt: skip
-_PARTS_OF_DETECTORS = ("backbone", "neck", "bbox_head", "rpn_head", "roi_head", "mask_head", "decode_head", "img_backbone", "img_neck", "pts_bbox_head", "query_head")  # fmt: skip
+)
+_PARTS_OF_DETECTORS = (
+    "backbone",
+    "neck",
+    "bbox_head",
+    "rpn_head",
+    "roi_head",
+    "mask_head",
+    "decode_head",
+    "img_backbone",
+    "img_neck",
+    "pts_bbox_head",
+    "query_head",
+)
 """The first words of names that OpenMMLab's detectors and segmenters have."""
 
 

@@ -175,10 +175,12 @@ def _own_words(page: Page) -> frozenset[str]:
 _FEW = 4
 """Pages that may have a word of substance."""
 _EMPTY_TEXT = """
-about after all also attribute attributeerror been before class could data denied directory enforce errno error errors expected fail failed file files following
-found from have here import inline_container.cc into keyerror load loaded loading make model module more must name names none number object only
-oserror other process python runtimeerror same should some state such that their them there these they this torch type typeerror
-unexpected used using value valueerror values when which will with your
+about after all also attribute attributeerror been before class could data denied
+directory enforce errno error errors expected fail failed file files following found
+from have here import inline_container.cc into keyerror load loaded loading make model
+module more must name names none number object only oserror other process python
+runtimeerror same should some state such that their them there these they this torch
+type typeerror unexpected used using value valueerror values when which will with your
 """
 _EMPTY = frozenset(_EMPTY_TEXT.split())
 """Words of every program's errors."""

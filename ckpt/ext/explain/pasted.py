@@ -29,12 +29,13 @@ _MARK = re.compile(
     # it.
     rf"|\[?\d{{4}}[-/]\d\d[-/]\d\d[T ]{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?"
     r"(?: (?:stdout|stderr) [FP] )?"
-    rf"(?:\s?[-|:\[]?\s?[\w.]{{0,60}}\s?[-|:]?\s?\[?{_LEVEL}\]?\s{{0,8}}[-"
-    r"|:\]])?(?: - )?"
+    rf"(?:\s?[-|:\[]?\s?[\w.]{{0,60}}\s?[-|:]?\s?\[?{_LEVEL}\]?\s{{0,8}}"
+    r"[-|:\]])?(?: - )?"
     rf"|\[?{_LEVEL}(?:\||:[\w.]{{0,60}}:|\]|:| -)"
     # glog and torch's own log, syslog, docker compose; a mail or an issue quotes.
     rf"|[IWEF]\d{{4}} {_TIME} [^\]\n]{{0,120}}\]"
-    rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]{{1,80}} [\w./-]{{1,80}}(?:\[\d{{1,9}}\])?:"
+    rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]{{1,80}} "
+    r"[\w./-]{1,80}(?:\[\d{1,9}\])?:"
     r"|[\w.-]{1,60}[-_]\d{1,3} {1,20}\| "
     # vLLM writes the month, the day and the place in its own sources.
     rf"|{_LEVEL} \d\d-\d\d {_TIME} (?:\[[\w./-]{{1,120}}:\d{{1,6}}\]"

@@ -23,9 +23,12 @@ _PARTS = 100
 """Parts of one dotted key: the time that tomllib takes for a key grows with their
 square.
 """
+# `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on.
 _DEEP = re.compile(
-    rf"""(?<![\w"'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2){{{_PARTS}}}"""
-)  # `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on
+    r"""(?<![\w"'-])"""
+    r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2)"""
+    rf"{{{_PARTS}}}"
+)
 _KEYS = ("select", "ignore", "level", "read-values", "per-file-ignores")
 _GLOBS, _GLOB = 500, 500
 """The most globs that each file is compared with, and letters of one: the file of rules

@@ -30,12 +30,14 @@ _MOST = 256
 _ROW = 150
 """Bytes of memory of a name."""
 _WORDS = """
-    if elif else while for in is not and or return raise assert del pass break continue import global with as def
+    if elif else while for in is not and or return raise assert del pass break continue
+    import global with as def
 """
 _KEYWORDS = frozenset(_WORDS.split())
 _PASSED = """
-    __getitem__ _unwrap_optional add annotate copy dict enumerate get getattr items keys list max min pop popitem reversed
-    setdefault slice sorted unchecked_cast unchecked_unwrap_optional values zip TupleIndex TupleUnpack
+    __getitem__ _unwrap_optional add annotate copy dict enumerate get getattr items keys
+    list max min pop popitem reversed setdefault slice sorted unchecked_cast
+    unchecked_unwrap_optional values zip TupleIndex TupleUnpack
 """
 PASSING = frozenset(_PASSED.split())
 """Operators whose result may be of the type of what they are given. The types of all

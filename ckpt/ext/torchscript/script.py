@@ -68,13 +68,16 @@ _FOREVER = 2**31
 _LITERALS = frozenset(("True", "False", "None", "inf", "nan"))
 _LITERAL_SIGNS = frozenset("-+,()[]{}:")
 _WORDS = """
-    if elif else while for in is not and or return raise assert del pass break continue import global with as def
+    if elif else while for in is not and or return raise assert del pass break continue
+    import global with as def
 """
 _KEYWORDS = frozenset(_WORDS.split())
 _TYPE_NAMES = """
-    Any AnyClassType AnyEnumType AnyListType AnyTupleType Await BroadcastingList1 BroadcastingList2 BroadcastingList3
-    BroadcastingList4 BroadcastingList5 BroadcastingList6 Capsule Device Dict Final Future Generator InferredType Layout
-    List MemoryFormat NoneType Optional QScheme RRef ScalarType Storage Stream Tensor Tuple Union number t
+    Any AnyClassType AnyEnumType AnyListType AnyTupleType Await BroadcastingList1
+    BroadcastingList2 BroadcastingList3 BroadcastingList4 BroadcastingList5
+    BroadcastingList6 Capsule Device Dict Final Future Generator InferredType Layout
+    List MemoryFormat NoneType Optional QScheme RRef ScalarType Storage Stream Tensor
+    Tuple Union number t
 """
 _TYPES = frozenset(_TYPE_NAMES.split())
 _IMPLICIT = ("__setstate__", "__getstate__", "__init__")

@@ -418,9 +418,8 @@ def _check_changes(
         if node is _GONE:
             is_right = path[-1] not in there
         else:
-            is_right = path[-1] in there and _node_text(there[path[-1]]) == _node_text(
-                node
-            )  # type: ignore[arg-type]
+            wanted = _node_text(node)  # type: ignore[arg-type]
+            is_right = path[-1] in there and _node_text(there[path[-1]]) == wanted
         if not is_right:
             name = ".".join(map(str, path))
             raise UnsupportedError(

@@ -44,7 +44,9 @@ _FIRST_READ = 1 << 18
 
 _NEEDS_DATA = {
     "torch._utils._rebuild_nested_tensor": "a nested tensor",
-    "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor that is copied to its device",
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": (
+        "a tensor that is copied to its device"
+    ),
     "torch._C.Generator": "a torch.Generator",
 }
 

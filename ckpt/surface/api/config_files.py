@@ -23,7 +23,7 @@ from ckpt.model.text import show
 
 _CARRIED = re.compile(
     r"""
-      (.+_)?config\.json                # config.json, generation_config.json, tokenizer_config.json …
+      (.+_)?config\.json                # config.json, generation_config.json …
     | (tokenizer|added_tokens|special_tokens_map|normalizer|vocab|chat_template)\.json
     | .+\.(model|tiktoken|jinja)        # SentencePiece, tiktoken, templates of a chat
     | (vocab|merges)\.(txt|bpe)

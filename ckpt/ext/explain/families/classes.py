@@ -14,9 +14,31 @@ from ckpt.model.text import show
 from ckpt.tree.find import children_of
 
 BASES = {
-    "transformer": ("bloom", "gpt2", "gptj", "gpt_neo", "codegen", "falcon", "xglm", "mpt"),
+    "transformer": (
+        "bloom",
+        "gpt2",
+        "gptj",
+        "gpt_neo",
+        "codegen",
+        "falcon",
+        "xglm",
+        "mpt",
+    ),
     "model": (
-        "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "gemma", "gemma2", "phi", "phi3", "opt", "bart", "mbart", "starcoder2",
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "gemma",
+        "gemma2",
+        "phi",
+        "phi3",
+        "opt",
+        "bart",
+        "mbart",
+        "starcoder2",
     ),
     "gpt_neox": ("gpt_neox",),
     "bert": ("bert", "bert-generation", "megatron-bert", "qdqbert"),
@@ -31,7 +53,7 @@ BASES = {
     "longformer": ("longformer",),
     "xlnet": ("xlnet",),
     "ernie": ("ernie",),
-}  # fmt: skip
+}
 """The prefix that transformers' classes with a head put before the names of the base
 model -> the model types.
 """
@@ -94,7 +116,8 @@ def another_class(
         return Statement(f"{text} Use the class that config.json names.")
     line = case.survey.load.model
     if message.task is not None:
-        line = f"transformers.AutoModel{message.task}.from_pretrained({string_literal(case.survey.path)})"
+        path = string_literal(case.survey.path)
+        line = f"transformers.AutoModel{message.task}.from_pretrained({path})"
     return Statement(f"{text} Use the class that config.json names:", (), line)
 
 

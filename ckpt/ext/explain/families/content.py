@@ -169,10 +169,29 @@ def _answer_key(message: Message, case: Case) -> Answer:
 
 
 _OF_OPTIMIZERS = (
-    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "exp_inf", "step", "betas", "momentum", "eps",
-    "lr", "weight_decay", "initial_lr", "amsgrad", "foreach", "maximize", "capturable", "differentiable", "nesterov",
-    "dampening", "fused", "decoupled_weight_decay",
-)  # fmt: skip
+    "exp_avg",
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "momentum_buffer",
+    "square_avg",
+    "exp_inf",
+    "step",
+    "betas",
+    "momentum",
+    "eps",
+    "lr",
+    "weight_decay",
+    "initial_lr",
+    "amsgrad",
+    "foreach",
+    "maximize",
+    "capturable",
+    "differentiable",
+    "nesterov",
+    "dampening",
+    "fused",
+    "decoupled_weight_decay",
+)
 """Keys that torch's optimizers ask for in a state or in a group."""
 _MODEL_KEYS = (
     "state_dict",
@@ -202,7 +221,8 @@ ASKED_FOR = re.compile(
     r"|expected) key:? ['\"]?([\w.-]{1,200})['\"]? (?:is )?(?:missing|not (?:found"
     r"|present|in))\b"
     r"|(?i:no|missing"
-    r"|without(?: the)?) key ['\"]([\w.-]{1,200})['\"] (?:was )?(?:found )?in (?:the )?(?:checkpoint"
+    r"|without(?: the)?) key ['\"]([\w.-]{1,200})['\"] (?:was )?(?:found )?"
+    r"in (?:the )?(?:checkpoint"
     r"|state[_ ]dict|file)"
     r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint"
     r"|loaded state)\b"
@@ -1062,8 +1082,8 @@ FAMILIES = (
             r"param 'initial_lr' is not specified in param_groups",
             _NO_STATES_TEXT,
             (
-                r"Trying to restore (?:optimizer"
-                r"|learning rate scheduler) state but checkpoint contains only the model"
+                r"Trying to restore (?:optimizer|learning rate scheduler) state "
+                r"but checkpoint contains only the model"
             ),
         ),
         _answer_key,

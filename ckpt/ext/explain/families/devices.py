@@ -67,9 +67,9 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             "A load without map_location puts them there, in every process."
             if _LOAD in message.names
-            else "If the memory ran out while this file was loaded, that is the reason: a load without map_location puts them"
-            " there, in every process. Memory that runs out in a step of the training "
-            "has other reasons."
+            else "If the memory ran out while this file was loaded, that is the "
+            "reason: a load without map_location puts them there, in every process. "
+            "Memory that runs out in a step of the training has other reasons."
         )
     if (
         message.device is not None

@@ -344,9 +344,11 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
                 "for the weights of a whole model. Load the base model first."
             )
             if "valid checkpoint" not in message.text
-            else "This folder holds an adapter of PEFT, and no whole model. This Trainer looks for whole weights: it is an older transformers, or its model was not"
-            " wrapped by PEFT when the training began. Wrap it first (get_peft_model) "
-            "in a version that resumes adapters, or go on from the adapter."
+            else "This folder holds an adapter of PEFT, and no whole model. This "
+            "Trainer looks for whole weights: it is an older transformers, or its "
+            "model was not wrapped by PEFT when the training began. Wrap it first "
+            "(get_peft_model) in a version that resumes adapters, or go on from the "
+            "adapter."
         )
         yield from _adapter_load_statements(case)
         return

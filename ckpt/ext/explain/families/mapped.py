@@ -32,8 +32,8 @@ def of_bus_error(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 
 OF_FRAMEWORKS = re.compile(
-    r"Can't load (?:the )?(?:weights"
-    r"|model) for '[^'\n]{1,500}'[\s\S]{0,1500}?\bfile named (?:one of )?([\w.,\s]{1,200})"
+    r"Can't load (?:the )?(?:weights|model) for '[^'\n]{1,500}'[\s\S]{0,1500}?"
+    r"\bfile named (?:one of )?([\w.,\s]{1,200})"
 )
 """The words of transformers where a folder has none of the files of weights that it
 looks for.

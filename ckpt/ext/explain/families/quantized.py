@@ -17,7 +17,18 @@ _PACKED = (
 """The names that quantizers give the packed weight of a layer: GPTQ, AWQ, lit-gpt,
 compressed-tensors, HQQ.
 """
-_OF_PACKED = (*_PACKED, "scales", "zeros", "qzeros", "g_idx", "weight_scale", "weight_shape", "weight_zero_point", "scale", "zero_point")  # fmt: skip
+_OF_PACKED = (
+    *_PACKED,
+    "scales",
+    "zeros",
+    "qzeros",
+    "g_idx",
+    "weight_scale",
+    "weight_shape",
+    "weight_zero_point",
+    "scale",
+    "zero_point",
+)
 
 
 def _packed_layers(names: Iterable[str]) -> dict[str, list[str]]:

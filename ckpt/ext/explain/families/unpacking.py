@@ -12,8 +12,8 @@ from ckpt.model.text import counted_noun, show
 from ckpt.tree.view import look
 
 UNPACKED = re.compile(
-    r"(?:too many"
-    r"|not enough) values to unpack \(expected (?:at least )?(\d{1,3})(?:, got (\d{1,6}))?"
+    r"(?:too many|not enough) values to unpack "
+    r"\(expected (?:at least )?(\d{1,3})(?:, got (\d{1,6}))?"
 )
 """Words of Python for a line such as `model, step = torch.load(path)`."""
 _LOADS = re.compile(r"=\s{0,4}[\w.]{0,100}load\w{0,60}\(")

@@ -51,7 +51,9 @@ _PAGE = """<!DOCTYPE html>
 <style>{style}</style>
 </head>
 <body>
-<noscript>This page is drawn by its own script, which needs JavaScript. It requests nothing.</noscript>
+<noscript>
+This page is drawn by its own script, which needs JavaScript. It requests nothing.
+</noscript>
 <div id="page"></div>
 <script type="{kind}" id="data">{data}</script>
 <script>{library}</script>

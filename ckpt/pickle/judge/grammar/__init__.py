@@ -120,9 +120,9 @@ def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) ->
         else:
             pairs = [
                 (pair[0], pair[1])
-                for pair in arg
-                if type(pair) is list or is_tuple(pair)
-            ]  # type: ignore[arg-type, union-attr]
+                for pair in arg  # type: ignore[union-attr]
+                if type(pair) is list or is_tuple(pair)  # type: ignore[arg-type]
+            ]
         if not _are_attributes(grammar, pairs):
             return False
     name = class_of(call.func)
