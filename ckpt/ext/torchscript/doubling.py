@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ckpt.ext.torchscript.lexer import (
     DEDENT,
     INDENT,
+    KEYWORDS,
     NAME,
     NEWLINE,
     NUMBER,
@@ -29,11 +30,6 @@ _MOST = 256
 """The most parts of a tuple that are kept."""
 _ROW = 150
 """Bytes of memory of a name."""
-_WORDS = """
-    if elif else while for in is not and or return raise assert del pass break continue
-    import global with as def
-"""
-_KEYWORDS = frozenset(_WORDS.split())
 _PASSED = """
     __getitem__ _unwrap_optional add annotate copy dict enumerate get getattr items keys
     list max min pop popitem reversed setdefault slice sorted unchecked_cast
@@ -166,7 +162,7 @@ class _Body:
     def _name(self, text: str, group: _Open) -> None:
         if self._is_member:
             group.now, group.name = group.now or _ONE, text
-        elif text in _KEYWORDS:
+        elif text in KEYWORDS:
             group.hold()
         else:
             is_target = all(other.before is None for other in self._groups)

@@ -19,6 +19,13 @@ UNKNOWN = "unknown"
 TYPE_COMMENT = "# type:"
 """A sign, unlike other comments: torch reads on behind it."""
 
+_WORDS = """
+    if elif else while for in is not and or return raise assert del pass break continue
+    import global with as def
+"""
+KEYWORDS = frozenset(_WORDS.split())
+"""Names that are no values."""
+
 _TOKEN = re.compile(
     r"""
       (?P<blank>(?:[ \t\r\f\v]|\\\n)+)

@@ -19,6 +19,7 @@ from ckpt.ext.torchscript.doubling import find_doubling
 from ckpt.ext.torchscript.lexer import (
     DEDENT,
     INDENT,
+    KEYWORDS,
     NAME,
     NEWLINE,
     NUMBER,
@@ -67,11 +68,6 @@ _FOREVER = 2**31
 
 _LITERALS = frozenset(("True", "False", "None", "inf", "nan"))
 _LITERAL_SIGNS = frozenset("-+,()[]{}:")
-_WORDS = """
-    if elif else while for in is not and or return raise assert del pass break continue
-    import global with as def
-"""
-_KEYWORDS = frozenset(_WORDS.split())
 _TYPE_NAMES = """
     Any AnyClassType AnyEnumType AnyListType AnyTupleType Await BroadcastingList1
     BroadcastingList2 BroadcastingList3 BroadcastingList4 BroadcastingList5
@@ -864,9 +860,9 @@ class _Run:
 
     def _name(self, token: Token) -> None:
         text = token.text
-        if self._now is not None and text not in _KEYWORDS:
+        if self._now is not None and text not in KEYWORDS:
             self._note_strange("code that ckpt cannot read", token)
-        if text in _KEYWORDS:
+        if text in KEYWORDS:
             self._take_keyword(token)
             return
         following = self._peek_token()
