@@ -64,6 +64,14 @@ class Location(Protocol):
         ...
 
 
+def readable_names(folder: Location) -> list[str]:
+    """Return the names in a folder; none where it cannot be read."""
+    try:
+        return folder.names()
+    except NotOpenedError:
+        return []
+
+
 def is_plain_name(name: str) -> bool:
     """Tell whether a name is a plain file name and not a path."""
     return name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")

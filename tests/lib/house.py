@@ -223,8 +223,8 @@ def reached_from(name: str, *, skip: frozenset[str] = frozenset()) -> set[str]:
 
 
 def text_map() -> str:
-    """The rooms from the top floor down, with the first line of each docstring, then
-    the modules of each folder by name.
+    """The rooms from the top floor down, with the first paragraph of each docstring,
+    then the modules of each folder by name.
     """
     lines = []
     for row in reversed(FLOORS):
@@ -232,9 +232,9 @@ def text_map() -> str:
             path = NAMES.get(entry)
             if path is None:
                 continue
-            purpose = (
-                ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            ).split("\n")[0]
+            module = ast.parse(path.read_text(encoding="utf-8"))
+            paragraph = (ast.get_docstring(module) or "").partition("\n\n")[0]
+            purpose = paragraph.replace("\n", " ")
             where = f"{entry.replace('.', '/')}{'/' if path.name == '__init__.py' else '.py'}"
             lines.append(f"{where:<19} {purpose}")
     return "\n".join([*lines, "", *folders()])

@@ -15,11 +15,11 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from ckpt.bytes.location import Location, is_plain_name
+from ckpt.bytes.location import Location, is_plain_name, readable_names
 from ckpt.bytes.source import read_limited
 from ckpt.ext.dcp.file_names import is_tag, weights_in
 from ckpt.formats.format import Probe
-from ckpt.model.errors import LimitError, NotOpenedError, UnreadableError
+from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
@@ -111,16 +111,16 @@ def is_deepspeed(probe: Probe) -> bool:
             os.path.basename(probe.path) in POINTERS and probe.size <= _TAG_BYTES
         )
         return is_pointer and _has_tag(probe.location.parent())
-    if any(name.endswith(_STATES) for name in _folder_names(probe.location)):
+    if any(name.endswith(_STATES) for name in readable_names(probe.location)):
         return True
-    return _has_tag(probe.location) and not _has_weights(_folder_names(probe.location))
+    return _has_tag(probe.location) and not _has_weights(readable_names(probe.location))
 
 
 def _has_tag(folder: Location) -> bool:
     """Tell whether a folder has the folder of a tag. One that cannot be read counts
     too, for the error.
     """
-    names = _folder_names(folder)
+    names = readable_names(folder)
     pointer = next((name for name in POINTERS if name in names), "")
     if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(is_tag, names)):
         return True
@@ -128,7 +128,7 @@ def _has_tag(folder: Location) -> bool:
         return False
     try:
         tag = _read_tag(folder, pointer)
-        below = _folder_names(folder.child(tag, "no")) if f"{tag}/" in names else []
+        below = readable_names(folder.child(tag, "no")) if f"{tag}/" in names else []
     except UnreadableError:
         below = []
     return any(name.endswith(_STATES) for name in below) or any(
@@ -143,13 +143,6 @@ def _has_weights(names: Sequence[str]) -> bool:
         )
     except UnreadableError:
         return True
-
-
-def _folder_names(folder: Location) -> list[str]:
-    try:
-        return folder.names()
-    except NotOpenedError:
-        return []
 
 
 def plan_of(probe: Probe, limits: Limits) -> Plan:

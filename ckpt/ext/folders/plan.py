@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ckpt.bytes.location import Location, is_plain_name, read_file
+from ckpt.bytes.location import Location, is_plain_name, read_file, readable_names
 from ckpt.ext.dcp.file_names import is_part, is_tag, weights_in
 from ckpt.ext.folders.distributed import place_of, plan_in, shards_in
 from ckpt.ext.folders.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, Part, Plan
 from ckpt.formats.common.sets import ShardSet, sets_in
 from ckpt.formats.format import Probe
-from ckpt.model.errors import FolderError, NotOpenedError, UnreadableError
+from ckpt.model.errors import FolderError, UnreadableError
 from ckpt.model.limits import parse_json
 from ckpt.model.names import natural_sort_key
 from ckpt.model.text import Json, and_more, show
@@ -30,7 +30,7 @@ def plan_of(probe: Probe) -> Plan | None:
     folder = place_of(probe)
     if folder is None:
         return None
-    names = _folder_names(folder)
+    names = readable_names(folder)
     plan = plan_in(folder, names)
     if plan is not None or not probe.is_folder or any(map(is_part, names)):
         return plan  # a distributed checkpoint, whatever lies beside it
@@ -180,7 +180,7 @@ def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
     unread: list[tuple[str, str]] = []
     for name, key in keys.items():
         below = folder.child(name, "no") if name else folder
-        files = [file for file in _folder_names(below) if not file.endswith("/")]
+        files = [file for file in readable_names(below) if not file.endswith("/")]
         own, others = _weight_files(probe, below, files, key)
         prefix = f"{name}/" if name else ""
         parts += [part._replace(file=prefix + part.file) for part in own[:1]]
@@ -226,11 +226,3 @@ def _module_folders(modules: Json, names: list[str]) -> dict[str, str] | None:
 def _read_json(probe: Probe, name: str) -> Json:
     data = read_file(probe.location.child(name), probe.limits, name)
     return parse_json(data, name, probe.budget, constants=True)
-
-
-def _folder_names(folder: Location) -> list[str]:
-    """The names in a folder; an empty list when it cannot be read."""
-    try:
-        return folder.names()
-    except NotOpenedError:
-        return []
