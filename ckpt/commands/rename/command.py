@@ -15,8 +15,8 @@ def command(paths: list[str], **keywords: Any) -> int:
     Module versions and the names in an optimizer change with them. Two names never
     become one.
 
-    \b ckpt rename bert.pth --sub 's/^bert\\.//' --sub
-    's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
+    \b
+    ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
     options, own = split_options("rename", paths, keywords)
     return rewrite_paths(paths, partial(rename, **own), options)

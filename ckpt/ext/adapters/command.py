@@ -22,9 +22,10 @@ def command(
     is rounded once. Without ADAPTER, BASE is a checkpoint of training that holds its
     own. Neither torch nor the code of the model is needed.
 
-    \b ckpt merge base/ adapter/ -o merged/ --with-config ckpt merge base.safetensors
-    style.safetensors detail.safetensors --weights 0.7,0.3 -o out.safetensors ckpt merge
-    last.ckpt -o merged.safetensors
+    \b
+    ckpt merge base/ adapter/ -o merged/ --with-config
+    ckpt merge base.safetensors style.safetensors detail.safetensors --weights 0.7,0.3 -o out.safetensors
+    ckpt merge last.ckpt -o merged.safetensors
     """
     options, own = split_options("merge", [base, *adapters], keywords)
     numbers = _parse_weights(weights)

@@ -78,9 +78,12 @@ def command(
 
     It also explains the code of a finding. Without an argument, list the pages.
 
-    \b python train.py 2>&1 | ckpt explain - last.pth ckpt explain train.log last.pth
-    ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11"
-    last.pth ckpt explain train.log epoch_1.pth epoch_2.pth ckpt explain unused
+    \b
+    python train.py 2>&1 | ckpt explain - last.pth
+    ckpt explain train.log last.pth
+    ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11" last.pth
+    ckpt explain train.log epoch_1.pth epoch_2.pth
+    ckpt explain unused
     """
     if not words:
         if json:

@@ -30,9 +30,10 @@ def command(
     TARGET; only values come from PRETRAINED. The optimizer and the counters of TARGET's
     old weights are left out.
 
-    \b ckpt warmstart resnet50.pth --into mine.pth -o start.pth ckpt warmstart
-    resnet50.pth --into-model train.py:build_model --arg classes=10 --dry-run ckpt
-    warmstart resnet50.pth --into mine.pth --print-code
+    \b
+    ckpt warmstart resnet50.pth --into mine.pth -o start.pth
+    ckpt warmstart resnet50.pth --into-model train.py:build_model --arg classes=10 --dry-run
+    ckpt warmstart resnet50.pth --into mine.pth --print-code
     """
     if into is None and into_model is None:
         raise UsageError(
