@@ -84,6 +84,8 @@ class _Model:
         self.twice: list[tuple[str, str]] = []
         self.tensors: set[int] = set()
         self._seen: set[int] = set()
+        self._depths: dict[int, int] = {}
+        """The least depth at which each plain container was seen, by its id."""
         for place, node, view in _modules_below(name, root):
             if id(node) in self.modules:
                 first_place, _ = self.modules[id(node)]
@@ -117,6 +119,11 @@ class _Model:
                 if module is not None:
                     yield module
             elif view.kind in ("sequence", "mapping") and depth <= _DEPTH:
+                # Lists that hold one list many times would double at each depth. What
+                # lies below a list was seen whole where it stood as high before.
+                if self._depths.get(id(node), _DEPTH + 1) <= depth:
+                    continue
+                self._depths[id(node)] = depth
                 # The last of the list is taken first: so the order is the file's.
                 todo += reversed(_items_below(view, path, depth + 1))
 
