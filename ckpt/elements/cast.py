@@ -110,10 +110,13 @@ def can_cast(source: DType, to: DType) -> bool:
     is_float_target = to.name in (*CASTS, "float64")
     if source.block is not None:
         return is_float_target
-    is_whole = source.kind in ("int", "bool")
     if is_float_target:
-        is_packed = source.kind == "int" and source.bits < 8
-        return source.name in CASTABLE or (is_whole and not is_packed)
+        return (
+            source.name in CASTABLE
+            or source.kind == "bool"
+            or (source.kind == "int" and source.bits >= 8)
+        )
+    is_whole = source.kind in ("int", "bool")
     return is_whole and to.kind == "int" and min(source.bits, to.bits) >= 8
 
 

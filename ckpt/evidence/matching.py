@@ -489,8 +489,8 @@ class _Matching:
     def _fit_models(
         self, models: tuple[Section, ...], groups: list[Group]
     ) -> _Fit | None:
-        """How an optimizer can hold the parameters of models, one after the other;
-        None where it cannot, or where nothing speaks for it.
+        """Fit the parameters of models, one after the other, to an optimizer. Return
+        None where they do not fit, or where nothing speaks for it.
         """
         rows: list[tuple[int, Entry]] = []
         for model in models:
