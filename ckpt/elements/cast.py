@@ -47,16 +47,18 @@ def gathered(
     import numpy as np
 
     width = dtype.bits // 8
-    flat = np.frombuffer(
-        data, f"V{width}" if width not in (1, 2, 4, 8) else f"u{width}"
-    )
+    kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"
     steps = tuple(step * width for step in stride)
-    yield from _array_blocks(
-        np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False)
+    view = np.lib.stride_tricks.as_strided(
+        np.frombuffer(data, kind), shape, steps, writeable=False
     )
+    yield from _array_blocks(view)
 
 
 def _array_blocks(view: Array) -> Iterator[bytes]:
+    """Yield the bytes of an array in the order of its shape, in blocks of at most
+    `BLOCK` bytes.
+    """
     if view.ndim == 0 or view.nbytes <= BLOCK:
         yield view.tobytes()
     elif view[0].nbytes > BLOCK:
@@ -84,15 +86,17 @@ def resolve_conj_and_neg(block: bytes, dtype: DType, *, conj: bool, neg: bool) -
     if not neg:
         return block
     if dtype.kind == "int":
-        return (
-            -np.frombuffer(
-                block, f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}"
-            )
-        ).tobytes()
+        negated = -np.frombuffer(block, _integer_kind(dtype))
+        return negated.tobytes()
     # The sign is one bit, also in bfloat16.
-    return (
-        np.frombuffer(block, f"<u{dtype.bits // 8}") ^ (1 << (dtype.bits - 1))
-    ).tobytes()
+    codes = np.frombuffer(block, f"<u{dtype.bits // 8}")
+    return (codes ^ (1 << (dtype.bits - 1))).tobytes()
+
+
+def _integer_kind(dtype: DType) -> str:
+    """The type of numpy for whole numbers."""
+    sign = "u" if dtype.name.startswith("u") else "i"
+    return f"<{sign}{dtype.bits // 8}"
 
 
 CASTS = ("bfloat16", "float16", "float32")
@@ -103,18 +107,17 @@ def can_cast(source: DType, to: DType) -> bool:
     """Tell whether elements are converted from `source` to `to`: by `cast`, or by way
     of what blocks are decoded to.
     """
+    is_float_target = to.name in (*CASTS, "float64")
     if source.block is not None:
-        return to.name in (*CASTS, "float64")
-    is_number = (
-        source.name in CASTABLE
-        or source.kind == "bool"
-        or (source.kind == "int" and source.bits >= 8)
-    )
-    return (is_number and to.name in (*CASTS, "float64")) or (
-        source.kind in ("int", "bool")
-        and to.kind == "int"
-        and min(source.bits, to.bits) >= 8
-    )
+        return is_float_target
+    if is_float_target:
+        return (
+            source.name in CASTABLE
+            or source.kind == "bool"
+            or (source.kind == "int" and source.bits >= 8)
+        )
+    is_whole = source.kind in ("int", "bool")
+    return is_whole and to.kind == "int" and min(source.bits, to.bits) >= 8
 
 
 def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
@@ -131,32 +134,25 @@ def cast_and_count(block: bytes, source: DType, to: DType) -> tuple[bytes, int, 
     """As `cast`, with the number of elements that became 0."""
     import numpy as np
 
-    if to.kind == "int":
-        return (
-            as_numbers(block, source)
-            .astype(f"<{'u' if to.name.startswith('u') else 'i'}{to.bits // 8}")
-            .tobytes(),
-            0,
-            0,
-        )
-    if to.name == "float64":
-        return as_numbers(block, source).astype("<f8").tobytes(), 0, 0
     values = as_numbers(block, source)
+    if to.kind == "int":
+        return values.astype(_integer_kind(to)).tobytes(), 0, 0
+    if to.name == "float64":
+        return values.astype("<f8").tobytes(), 0, 0
     with np.errstate(over="ignore", invalid="ignore"):
         result, infinite = _narrow_with_mask(values.astype("<f4", copy=False), to)
     overflowed = int(np.count_nonzero(infinite))
     if overflowed and source.kind == "float":
         overflowed -= int(np.count_nonzero(np.isinf(values)))
-    held = (
-        result & 0x7FFF if to.name == "bfloat16" else result
-    )  # its bits, where -0 has one
-    vanished = int(np.count_nonzero(values)) - int(np.count_nonzero(held))
+    # The result in bfloat16 is held as bits, where -0 has one.
+    sizes = result & 0x7FFF if to.name == "bfloat16" else result
+    vanished = int(np.count_nonzero(values)) - int(np.count_nonzero(sizes))
     return result.tobytes(), overflowed, vanished
 
 
 def _narrow_with_mask(values: Array, to: DType) -> tuple[Array, Array]:
     """(float32 numbers as float32, float16 or bfloat16, a mask of the infinite
-    ones).
+    ones). Those in bfloat16 are its bits.
     """
     import numpy as np
 
@@ -168,9 +164,12 @@ def _narrow_with_mask(values: Array, to: DType) -> tuple[Array, Array]:
             result = values.astype("<f2")
             infinite = np.isinf(result)
         else:
+            # Half of the last bit that stays is added, less a little where that bit is
+            # 0: a number in the middle goes to the even one.
             bits = values.view("<u4")
             nan = np.isnan(values)
-            result = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
+            last_bit = (bits >> 16) & 1
+            result = ((bits + (0x7FFF + last_bit)) >> 16).astype("<u2")
             result[nan] = 0x7FC0
             infinite = (result & 0x7FFF) == 0x7F80
     return result, infinite
@@ -199,9 +198,9 @@ def round_numbers(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int
             np.copyto(narrow, values, casting="same_kind")
     if to.bits > 8:
         most = _BEYOND[to.name]
-        if (
-            -most < float(narrow.min(initial=0)) and float(narrow.max(initial=0)) < most
-        ):  # not so with NaN
+        least_value = float(narrow.min(initial=0))
+        # Both comparisons are false with NaN, which takes the careful way below.
+        if -most < least_value and float(narrow.max(initial=0)) < most:
             return _byte_view(_narrow_finite(narrow, to, rows)), 0
         result, lost = _narrow_with_mask(narrow, to)
     else:
@@ -210,7 +209,8 @@ def round_numbers(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int
         # half is set.
         upper = (bits >> 16) | ((bits & 0xFFFF) != 0)
         codes, beyond = _float8_codes(to.name)
-        result, lost = np.take(codes, upper), np.take(beyond, upper)
+        result = np.take(codes, upper)
+        lost = np.take(beyond, upper)
     overflowed = int(np.count_nonzero(lost))
     if overflowed:
         overflowed -= int(np.count_nonzero(lost & ~np.isfinite(values)))
@@ -227,7 +227,9 @@ def _narrow_finite(values: Array, to: DType, rows: Rows) -> Array:
     if to.name == "float16":
         np.copyto(halves.view("<f2"), values, casting="same_kind")
         return halves
-    bits, words = values.view("<u4"), rows.words(2, len(values))
+    # As in `_narrow_with_mask`, step by step in one row, without new memory.
+    bits = values.view("<u4")
+    words = rows.words(2, len(values))
     np.right_shift(bits, 16, out=words)
     words &= 1
     words += 0x7FFF
@@ -251,23 +253,25 @@ def _float8_codes(name: str) -> tuple[Array, Array]:
     """
     import numpy as np
 
-    signed_zero = not name.endswith("fnuz")
+    has_signed_zero = not name.endswith("fnuz")
     values = as_numbers(bytes(range(128)), BY_NAME[name]).astype("<f8")
     values = values[np.isfinite(values)]
+    # The code of a size is the number of middles between neighbours that are below it.
+    # Behind the largest number stands the one that would come next.
     ends = np.append(values, 2 * values[-1] - values[-2])
     middles = (ends[1:] + ends[:-1]) / 2
-    middles[::2] = np.nextafter(
-        middles[::2], np.inf
-    )  # a number in the middle goes to the even code
+    # A number in the middle goes to the even code: every second middle is moved up.
+    middles[::2] = np.nextafter(middles[::2], np.inf)
     with np.errstate(invalid="ignore"):
         singles = (np.arange(1 << 16, dtype="<u4") << 16).view("<f4").astype("<f8")
     codes = np.searchsorted(middles, np.abs(singles), "right")
     beyond = (codes == len(values)) & ~np.isnan(singles)
     if name == "float8_e4m3fn":
         codes[beyond] = len(values) - 1
-    if signed_zero:
+    if has_signed_zero:
         codes[np.isnan(singles)] = 0x7F
-    codes[np.signbit(singles) & (signed_zero | (codes > 0))] |= 0x80
+    # Where -0 is NaN, a small negative number becomes 0 without a sign.
+    codes[np.signbit(singles) & (has_signed_zero | (codes > 0))] |= 0x80
     return codes.astype("u1"), beyond
 
 
@@ -334,11 +338,10 @@ def _decode_table(name: str) -> Array:
     import numpy as np
 
     codes = np.arange(1 << 16, dtype="<u2").view(f"<u{BY_NAME[name].bits // 8}")
-    words = (
-        _decode_floats(codes, _FLOATS[name])
-        if name in _FLOATS
-        else _decode_scales(codes)
-    )
+    if name in _FLOATS:
+        words = _decode_floats(codes, _FLOATS[name])
+    else:
+        words = _decode_scales(codes)
     table: Array = words if codes.itemsize == 2 else words.view("<u8")
     return table
 
@@ -388,8 +391,10 @@ def _widen_floats(
         return words.view("<f4")
     if dtype.bits == 8 and len(block) % 2:  # the last one has no pair
         return _widen_floats(bytes(block) + b"\0", dtype, row, rows)[:-1]
-    table, codes = _decode_table(dtype.name), np.frombuffer(block, "<u2")
+    table = _decode_table(dtype.name)
+    codes = np.frombuffer(block, "<u2")
     words = rows.words(row, len(codes) * table.itemsize // 4)
+    # Every code of 16 bits is in the table: "clip" only saves a check and a copy.
     np.take(table, codes, out=words.view(table.dtype), mode="clip")
     return words.view("<f4")
 
@@ -401,11 +406,9 @@ def is_castable(dtype: DType) -> bool:
 
 def has_numbers(dtype: DType) -> bool:
     """Tell whether `as_numbers` accepts elements of this type."""
-    return not (
-        dtype.bits < 8
-        or dtype.kind in ("bits", "quantized")
-        or dtype.name.startswith("float4")
-    )
+    if dtype.bits < 8 or dtype.kind in ("bits", "quantized"):
+        return False
+    return not dtype.name.startswith("float4")
 
 
 _CODES = {
@@ -437,12 +440,8 @@ def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
         return items
     count = len(data) * 8 // dtype.bits
     if dtype.name == "bfloat16":  # the upper half of a float32
-        data = b"".join(
-            [
-                b"\0\0" + data[position : position + 2]
-                for position in range(0, len(data), 2)
-            ]
-        )
+        halves = [data[first : first + 2] for first in range(0, len(data), 2)]
+        data = b"".join(b"\0\0" + half for half in halves)
     return list(unpack(f"<{count}{code}", data))
 
 
@@ -463,14 +462,15 @@ def as_numbers(
         return np.frombuffer(block, f"<f{dtype.bits // 8}")
     if dtype.kind == "complex":
         parts = np.frombuffer(block, f"<f{dtype.bits // 16}")
-        if dtype.bits == 32:
+        if dtype.bits == 32:  # numpy has no complex32
             parts = parts.astype("<f4")
         pairs: Array = parts.view("<c8" if parts.dtype.itemsize == 4 else "<c16")
         return pairs
     if dtype.kind == "bool":
         return np.frombuffer(block, "u1")
-    signed = dtype.name.startswith(("int", "qint"))
-    return np.frombuffer(block, f"<{'i' if signed else 'u'}{max(1, dtype.bits // 8)}")
+    # Types of quantized tensors and of bits are here too, so not as `_integer_kind`.
+    sign = "i" if dtype.name.startswith(("int", "qint")) else "u"
+    return np.frombuffer(block, f"<{sign}{max(1, dtype.bits // 8)}")
 
 
 class Rows:

@@ -41,8 +41,8 @@ class Delta(NamedTuple):
 def measure_delta(
     old: Array, new: Array, peak: float, tolerance: tuple[float, float] | None
 ) -> Delta:
-    """The difference of two blocks of numbers as `cast.numbers` has them. NaN on both
-    sides does not differ.
+    """The difference of two blocks of numbers as `cast.as_numbers` has them. NaN on
+    both sides does not differ.
 
     `peak` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative).
     Call it below `np.errstate`.
@@ -50,39 +50,40 @@ def measure_delta(
     import numpy as np
 
     unequal = old != new
-    wide, apart = widen_numbers(old, 0), abs_difference(old, new)
+    wide = widen_numbers(old, 0)
+    apart = abs_difference(old, new)
     finite: Array | None = None
     nan = inf = (0, 0)
     reference = _sum_squares(wide)
     squares = dot_product(apart, apart)
-    if not isfinite(
-        reference + squares
-    ):  # NaN, an infinity, or numbers whose squares are too large
-        nan, inf = (
-            (int(np.count_nonzero(one)), int(np.count_nonzero(two)))
-            for one, two in (
-                (np.isnan(old), np.isnan(new)),
-                (np.isinf(old), np.isinf(new)),
-            )
-        )
-        unequal &= ~(np.isnan(old) & np.isnan(new))
+    if not isfinite(reference + squares):
+        # NaN, an infinity, or numbers whose squares are too large
+        old_nan, new_nan = np.isnan(old), np.isnan(new)
+        nan = _count_true(old_nan), _count_true(new_nan)
+        inf = _count_true(np.isinf(old)), _count_true(np.isinf(new))
+        unequal &= ~(old_nan & new_nan)
         finite = np.isfinite(apart)
         apart[~finite] = 0.0
         squares = dot_product(apart, apart)
-        size = np.abs(wide)
-        size[~np.isfinite(size)] = 0.0
-        reference = dot_product(size, size)
+        sizes = np.abs(wide)
+        sizes[~np.isfinite(sizes)] = 0.0
+        reference = dot_product(sizes, sizes)
     largest = float(apart.max(initial=0.0))
-    close = True
+    is_close = True
     if tolerance is not None:
         within = apart <= tolerance[0] + tolerance[1] * np.abs(wide)
         if finite is not None:
             within &= finite
-        close = not bool(np.any(unequal & ~within))
+        is_close = not bool(np.any(unequal & ~within))
     at = int(np.argmax(apart)) if largest > peak else None
-    return Delta(
-        int(np.count_nonzero(unequal)), squares, reference, largest, at, close, nan, inf
-    )
+    differing = _count_true(unequal)
+    return Delta(differing, squares, reference, largest, at, is_close, nan, inf)
+
+
+def _count_true(flags: Array) -> int:
+    import numpy as np
+
+    return int(np.count_nonzero(flags))
 
 
 def abs_difference(old: Array, new: Array) -> Array:
@@ -93,25 +94,23 @@ def abs_difference(old: Array, new: Array) -> Array:
     """
     import numpy as np
 
-    sizes = thread_rows().row("f8", _ROW + 2, len(old))
+    rows = thread_rows()
+    count = len(old)
+    sizes = rows.row("f8", _ROW + 2, count)
     if old.dtype.kind in "iu" and old.dtype == new.dtype:
-        exact = np.maximum(
-            old, new, out=thread_rows().row(old.dtype.str, _ROW, len(old))
-        )
-        smaller = np.minimum(
-            old, new, out=thread_rows().row(old.dtype.str, _ROW + 1, len(old))
-        )
-        np.subtract(
-            exact, smaller, out=exact
-        )  # wraps around to what is right without a sign
+        kind = old.dtype.str
+        exact = np.maximum(old, new, out=rows.row(kind, _ROW, count))
+        smaller = np.minimum(old, new, out=rows.row(kind, _ROW + 1, count))
+        # The difference may need the bit of the sign: it wraps around, and is right
+        # once it is read without a sign.
+        np.subtract(exact, smaller, out=exact)
         np.copyto(sizes, exact.view(exact.dtype.str.replace("i", "u")))
         return sizes
-    one, two = widen_numbers(old, 0), widen_numbers(new, 1)
-    kind = "c16" if "c" in (one.dtype.kind, two.dtype.kind) else "f8"
-    return np.abs(
-        np.subtract(two, one, out=thread_rows().row(kind, _ROW + 2, len(old))),
-        out=sizes,
-    )
+    old_wide = widen_numbers(old, 0)
+    new_wide = widen_numbers(new, 1)
+    is_complex = "c" in (old_wide.dtype.kind, new_wide.dtype.kind)
+    apart = rows.row("c16" if is_complex else "f8", _ROW + 2, count)
+    return np.abs(np.subtract(new_wide, old_wide, out=apart), out=sizes)
 
 
 def widen_numbers(values: Array, row: int) -> Array:
@@ -148,28 +147,31 @@ class Moments(NamedTuple):
 
 
 def measure_moments(values: Array) -> Moments:
-    """The figures of a block of real numbers as `cast.numbers` has them."""
+    """The figures of a block of real numbers as `cast.as_numbers` has them."""
     import numpy as np
 
     wide = widen_numbers(values, 0)
     added = total(wide)
     nan = inf = 0
     if not isfinite(added):
-        is_nan, is_inf = np.isnan(wide), np.isinf(wide)
-        nan, inf = int(np.count_nonzero(is_nan)), int(np.count_nonzero(is_inf))
+        is_nan = np.isnan(wide)
+        is_inf = np.isinf(wide)
+        nan = _count_true(is_nan)
+        inf = _count_true(is_inf)
         values = wide = wide[~(is_nan | is_inf)]
         added = float(wide.sum())
     if not len(values):
         return Moments(0, nan, inf)
-    low, high = values.min().item(), values.max().item()
-    zeros = int(np.count_nonzero(values == 0)) if low <= 0 <= high else 0
-    squares, mean = dot_product(wide, wide), added / len(wide)
+    low = values.min().item()
+    high = values.max().item()
+    zeros = _count_true(values == 0) if low <= 0 <= high else 0
+    squares = dot_product(wide, wide)
+    mean = added / len(wide)
     # The sum of the squared distances from the mean. Where the mean is large beside
     # them, this loses digits.
     spread = squares - added * mean
     if not spread > squares / 64:
-        apart = np.subtract(
-            wide, mean, out=thread_rows().row("f8", _ROW + 1, len(wide))
-        )
+        row = thread_rows().row("f8", _ROW + 1, len(wide))
+        apart = np.subtract(wide, mean, out=row)
         spread = dot_product(apart, apart)
     return Moments(len(wide), nan, inf, low, high, zeros, mean, spread, squares)

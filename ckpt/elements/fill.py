@@ -42,7 +42,7 @@ Region = tuple[range, ...]
 
 def whole_region(ref: TensorRef) -> Region:
     """The region with all elements."""
-    return tuple(map(range, ref.shape))
+    return tuple(range(size) for size in ref.shape)
 
 
 def fill_buffer(
@@ -82,28 +82,30 @@ def array(
     import numpy as np
 
     region = whole_region(ref) if region is None else region
-    shape = tuple(map(len, region))
+    shape = tuple(len(taken) for taken in region)
+    # The result lies in memory as the tensor does in the file, so that it is filled in
+    # one go; `back` gives its dimensions their own order again.
     order = blocks.memory_order(ref)
-    ordered = tuple(shape[dim] for dim in order)
+    shape_in_memory = tuple(shape[dim] for dim in order)
     back = tuple(order.index(dim) for dim in range(len(order)))
-    kind, raw = array_kind(ref.dtype), np.dtype(_raw_dtype(ref.dtype))
-    flat = np.empty(prod(shape), kind)
-    data = flat.view("u1")[flat.nbytes - flat.size * raw.itemsize :]
-    target = data.view(raw).reshape(ordered).transpose(back)
+    raw = np.dtype(_raw_dtype(ref.dtype))
+    result = np.empty(prod(shape), array_kind(ref.dtype))
+    # Elements that will be widened lie at the end of the memory of the result.
+    narrow = result.view("u1")[result.nbytes - result.size * raw.itemsize :]
+    target = narrow.view(raw).reshape(shape_in_memory).transpose(back)
     mirrored = [
         slice(None, None, -1 if dim in flipped else 1) for dim in range(len(shape))
     ]
-    _gather(
-        ref, region, _array_view(target, mirrored), [] if sources is None else sources
-    )
-    if flat.nbytes > data.nbytes:
-        # The narrow elements lie at the end of their own result, so what is written
-        # never reaches what is not yet read.
-        for first in range(0, flat.size, _WIDEN):
-            last = min(first + _WIDEN, flat.size)
-            block = data[first * raw.itemsize : last * raw.itemsize].data
-            flat[first:last] = cast.as_numbers(block, ref.dtype)
-    return flat.reshape(ordered).transpose(back)
+    target = _array_view(target, mirrored)
+    _gather(ref, region, target, [] if sources is None else sources)
+    if result.nbytes > narrow.nbytes:
+        # From the first to the last, what is written never reaches what is not yet
+        # read.
+        for first in range(0, result.size, _WIDEN):
+            last = min(first + _WIDEN, result.size)
+            block = narrow[first * raw.itemsize : last * raw.itemsize].data
+            result[first:last] = cast.as_numbers(block, ref.dtype)
+    return result.reshape(shape_in_memory).transpose(back)
 
 
 def array_kind(dtype: DType) -> str:
@@ -113,14 +115,13 @@ def array_kind(dtype: DType) -> str:
     if dtype.kind == "bool":
         return "?"
     if dtype.kind == "complex":
-        return f"<c{max(8, dtype.bits // 8)}"
+        return f"<c{max(8, dtype.bits // 8)}"  # numpy has no complex32
     if dtype.kind == "float":
-        return (
-            f"<f{dtype.bits // 8}"
-            if dtype.name in ("float64", "float32", "float16")
-            else "<f4"
-        )
-    return f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}"
+        if dtype.name in ("float64", "float32", "float16"):
+            return f"<f{dtype.bits // 8}"
+        return "<f4"
+    sign = "u" if dtype.name.startswith("u") else "i"
+    return f"<{sign}{dtype.bits // 8}"
 
 
 def _array_view(array: Array, index: Sequence[int | slice]) -> Array:
@@ -132,6 +133,7 @@ def _array_view(array: Array, index: Sequence[int | slice]) -> Array:
 
 
 def _raw_dtype(dtype: DType) -> str:
+    """The type of numpy for elements as they are stored, without their meaning."""
     width = dtype.bits // 8
     return f"<u{width}" if width in (1, 2, 4, 8) else f"V{width}"
 
@@ -143,42 +145,54 @@ def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -
     """Fill an array of raw elements, of any strides, with a region of a tensor."""
     if not out.size:
         return
-    place = ref.storage.place
-    assert place is not None
     shown = boxes_shown(ref)
-    if shown is not None:
-        for box in shown.boxes:
-            cut = _region_within(region, box)
-            if cut is not None:
-                if not isinstance(box.part, TensorRef):
-                    sources.append(box.part.source)
-                _gather(box.tensor(), cut[0], _array_view(out, cut[1]), sources)
+    if shown is None:
+        _gather_stored(ref, region, out, sources)
     else:
-        sources += place.list_sources()
-        width = ref.dtype.bits // 8
-        if (
-            out.shape == ref.shape and out.flags.c_contiguous and blocks.is_dense(ref)
-        ):  # the usual case
-            reader = _reader_of_place(place, out.nbytes)
-            reader.read_into(ref.offset * width, out.reshape(-1).view("u1").data)
-            reader.finish()
-        else:
-            _read_view(ref, region, out, place)
-        if place.big:
-            _swap_bytes(out, ref.dtype)
+        for box in shown.boxes:
+            _gather_box(box, region, out, sources)
     if ref.conj or ref.neg:
         _resolve_conj_and_neg(out, ref)
 
 
+def _gather_box(box: Box, region: Region, out: Array, sources: list[Source]) -> None:
+    """Fill the part of an array that a box of a tensor in parts holds, if any."""
+    cut = _region_within(region, box)
+    if cut is None:
+        return
+    inner, places = cut
+    if not isinstance(box.part, TensorRef):
+        sources.append(box.part.source)
+    _gather(box.tensor(), inner, _array_view(out, places), sources)
+
+
+def _gather_stored(
+    ref: TensorRef, region: Region, out: Array, sources: list[Source]
+) -> None:
+    """Fill an array with a region of a tensor whose storage is in one place."""
+    place = ref.storage.place
+    assert place is not None
+    sources += place.list_sources()
+    is_whole = out.shape == ref.shape and blocks.is_dense(ref)
+    if is_whole and out.flags.c_contiguous:  # the usual case
+        reader = _reader_of_place(place, out.nbytes)
+        first_byte = ref.offset * (ref.dtype.bits // 8)
+        reader.read_into(first_byte, out.reshape(-1).view("u1").data)
+        reader.finish()
+    else:
+        _read_view(ref, region, out, place)
+    if place.big:
+        _swap_bytes(out, ref.dtype)
+
+
 def _read_view(ref: TensorRef, region: Region, out: Array, place: Place) -> None:
     """Fill an array with a region of a tensor whose bytes have these strides."""
-    stride = tuple(
-        step * taken.step for step, taken in zip(ref.stride, region, strict=True)
-    )
-    first = ref.offset + sum(
-        step * taken.start for step, taken in zip(ref.stride, region, strict=True)
-    )
-    _read_strided(place, ref.dtype.bits // 8, first, stride, out)
+    first = ref.offset
+    strides: list[int] = []
+    for stride, taken in zip(ref.stride, region, strict=True):
+        first += stride * taken.start
+        strides.append(stride * taken.step)
+    _read_strided(place, ref.dtype.bits // 8, first, tuple(strides), out)
 
 
 def _region_within(region: Region, box: Box) -> tuple[Region, list[slice]] | None:
@@ -188,6 +202,8 @@ def _region_within(region: Region, box: Box) -> tuple[Region, list[slice]] | Non
     inner: list[range] = []
     places: list[slice] = []
     for taken, offset, size in zip(region, box.offsets, box.sizes, strict=True):
+        # The least numbers n for which start + n * step reaches the beginning of the
+        # box, and its end: -(-a // b) rounds a / b up.
         first = max(0, -((taken.start - offset) // taken.step))
         last = min(len(taken), -((taken.start - offset - size) // taken.step))
         if first >= last:
@@ -236,23 +252,26 @@ def _read_strided(
     place: Place, width: int, first: int, stride: tuple[int, ...], out: Array
 ) -> None:
     """Fill an array with the elements of a place from the element `first` on, with
-    these strides in elements.
+    these strides in elements. An element has `width` bytes.
     """
     import numpy as np
 
-    if any(size > 1 and not step for size, step in zip(out.shape, stride, strict=True)):
-        once = tuple(
-            1 if not step else size
-            for size, step in zip(out.shape, stride, strict=True)
-        )
-        held = np.empty(once, out.dtype)
+    sizes = out.shape
+    # A dimension of stride 0 (`expand`) shows the same elements again: they are read
+    # once.
+    shape_once = tuple(
+        size if step else 1 for size, step in zip(sizes, stride, strict=True)
+    )
+    if prod(shape_once) < out.size:
+        held = np.empty(shape_once, out.dtype)
         _read_strided(place, width, first, stride, held)
         out[...] = held
         return
-    dims = [dim for dim, size in enumerate(out.shape) if size > 1]
+    dims = [dim for dim, size in enumerate(sizes) if size > 1]
     dims.sort(key=lambda dim: -stride[dim])  # as it lies in the file
-    rest = [dim for dim, size in enumerate(out.shape) if size == 1]
-    target = _array_view(out.transpose((*rest, *dims)), [0] * len(rest))
+    single_dims = [dim for dim, size in enumerate(sizes) if size == 1]
+    in_file_order = out.transpose((*single_dims, *dims))
+    target = _array_view(in_file_order, [0] * len(single_dims))
     steps = [stride[dim] * width for dim in dims]
     reader = _reader_of_place(place, out.size * width)
     _Gathering(reader, width, target, steps).run(first * width)
@@ -272,18 +291,15 @@ class _Gathering:
         self._steps = steps
         self._shape = out.shape
         dims = len(steps)
-        self._extents: list[int] = [
-            sum(
-                (size - 1) * step
-                for size, step in zip(self._shape[dim:], steps[dim:], strict=True)
-            )
-            + width
-            for dim in range(dims + 1)
-        ]
+        self._extents: list[int] = [width] * (dims + 1)
         """Bytes in the file from the first to the last element of the dimensions from
         one on.
         """
-        sizes = [prod(self._shape[dim:]) * width for dim in range(dims + 1)]
+        sizes = [width] * (dims + 1)  # the bytes of these elements alone
+        for dim in range(dims - 1, -1, -1):
+            size = self._shape[dim]
+            self._extents[dim] = self._extents[dim + 1] + (size - 1) * steps[dim]
+            sizes[dim] = sizes[dim + 1] * size
         # the first dimension from which on each part lies directly behind the one
         # before
         dense = dims
@@ -304,52 +320,47 @@ class _Gathering:
         """Tell whether a dimension is read as one run: half of it is needed, or little
         lies between its parts.
         """
-        return (
-            self._extents[dim] <= 2 * sizes[dim]
-            or self._steps[dim] - self._extents[dim + 1] < GAP
-        )
+        if self._extents[dim] <= 2 * sizes[dim]:
+            return True
+        return self._steps[dim] - self._extents[dim + 1] < GAP
 
     def run(self, first: int) -> None:
         """Read all, from this byte of the place on."""
-        extent, level = self._extents[self._level], self._level
-        run = _array_view(self._out, [0] * level)
-        if (
-            self._is_dense
-            and run.flags.c_contiguous
-            and (not level or extent >= PIECE // 16)
-        ):
+        level = self._level
+        extent = self._extents[level]
+        one_run = _array_view(self._out, [0] * level)
+        is_large = not level or extent >= PIECE // 16
+        if self._is_dense and one_run.flags.c_contiguous and is_large:
+            # Nothing lies between, so each run goes straight into the result.
             for index, offset in self._outer_indices(level):
                 run = _array_view(self._out, index).reshape(-1)
                 self._reader.read_into(first + offset, run.view("u1").data)
         elif extent > PIECE:
             while level < len(self._steps) - 1 and self._steps[level] > PIECE:
                 level += 1
-            self._rows(first, level, max(1, PIECE // self._steps[level]))
+            self._read_rows(first, level, max(1, PIECE // self._steps[level]))
         else:
             self._read_runs(first, level)
 
     def _outer_indices(self, level: int) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield the indices in the dimensions before one, each with its byte."""
         for index in product(*map(range, self._shape[:level])):
-            yield (
-                index,
-                sum(
-                    number * step
-                    for number, step in zip(index, self._steps, strict=False)
-                ),
+            offset = sum(
+                number * step for number, step in zip(index, self._steps, strict=False)
             )
+            yield index, offset
 
-    def _rows(self, first: int, dim: int, count: int) -> None:
+    def _read_rows(self, first: int, dim: int, count: int) -> None:
         """Read so many rows of a dimension at once, with what lies between their
         elements.
         """
+        step = self._steps[dim]
         for index, offset in self._outer_indices(dim):
             for low in range(0, self._shape[dim], count):
                 high = min(low + count, self._shape[dim])
-                size = (high - low - 1) * self._steps[dim] + self._extents[dim + 1]
-                [data] = self._reader.read_many(
-                    [(first + offset + low * self._steps[dim], size)]
-                )
+                begin = first + offset + low * step
+                size = (high - low - 1) * step + self._extents[dim + 1]
+                [data] = self._reader.read_many([(begin, size)])
                 self._put_elements(self._out[index][low:high], data, self._steps[dim:])
 
     def _read_runs(self, first: int, level: int) -> None:
@@ -357,13 +368,15 @@ class _Gathering:
         size = self._extents[level]
         most = PIECE * _AHEAD if self._reader.is_far else PIECE
         count = max(1, min(PIECE // size, _RUNS))
-        before = max(level - 1, 0)
-        for index, offset in self._outer_indices(before):
-            rows = self._shape[before] if level else 1
-            step = self._steps[before] if level else 0
+        # Without an outer dimension there is one run: all of the array.
+        rows, step = 1, 0
+        row_dim = max(level - 1, 0)
+        if level:
+            rows, step = self._shape[row_dim], self._steps[row_dim]
+        for index, offset in self._outer_indices(row_dim):
+            begin = first + offset
             for low in range(0, rows, count):
                 high = min(low + count, rows)
-                begin = first + offset
                 self._ranges += [(begin + row * step, size) for row in range(low, high)]
                 target = self._out[index][low:high] if level else self._out[None]
                 self._targets.append((target, high - low))
@@ -373,19 +386,20 @@ class _Gathering:
         self._flush_runs(level)
 
     def _flush_runs(self, level: int) -> None:
+        """Read what waits, and put it into the array."""
         runs = self._reader.read_many(self._ranges)
+        # In the bytes of several runs these lie end to end, not as in the file.
+        steps = [self._extents[level], *self._steps[level:]]
         position = 0
         for target, count in self._targets:
-            data = (
-                runs[position]
-                if count == 1
-                else b"".join(runs[position : position + count])
-            )
-            self._put_elements(
-                target, data, [self._extents[level], *self._steps[level:]]
-            )
+            data = runs[position]
+            if count > 1:
+                data = b"".join(runs[position : position + count])
+            self._put_elements(target, data, steps)
             position += count
-        self._ranges, self._targets, self._waiting = [], [], 0
+        self._ranges = []
+        self._targets = []
+        self._waiting = 0
 
     def _put_elements(self, target: Array, data: bytes, steps: list[int]) -> None:
         """Put elements that lie in data with these strides into an array."""
@@ -490,9 +504,8 @@ class _Stream(_Reader):
         return runs  # type: ignore[return-value]  # they are read as bytes
 
     def finish(self) -> None:
-        if (
-            self._first + len(self._block) >= self._size
-        ):  # the end of deflated data has its own check
+        # Where all bytes were taken: the end of deflated data has its own check.
+        if self._first + len(self._block) >= self._size:
             for _ in self._blocks:
                 pass
 

@@ -68,13 +68,14 @@ class Histogram:
             self.counts[0] += count
             return
         places = _bin_places(values, self.power, self.first)
-        even = 0 if count < _FEW else count & ~1
-        if even:
-            self._add_pairs(places[:even])
-        if even < count:
-            few = np.bincount(places[even:], minlength=len(self.counts)).tolist()
+        # The numbers that are counted two by two; the others are counted one by one.
+        paired = 0 if count < _FEW else count & ~1
+        if paired:
+            self._add_pairs(places[:paired])
+        if paired < count:
+            added = np.bincount(places[paired:], minlength=len(self.counts)).tolist()
             self.counts = [
-                first + second for first, second in zip(self.counts, few, strict=True)
+                old + more for old, more in zip(self.counts, added, strict=True)
             ]
 
     def _add_pairs(self, places: Array) -> None:
@@ -97,10 +98,12 @@ class Histogram:
         """Bring `counts` up to date."""
         if self._table is None or not self._held:
             return
+        # Rows are the second places of pairs, columns the first ones.
         square = self._table.reshape(BINS, 256)[:, :BINS].astype("i8")
-        sums = (square.sum(axis=0) + square.sum(axis=1)).tolist()
+        added = (square.sum(axis=0) + square.sum(axis=1)).tolist()
+        # The table has rows for all bins that there may be, which are more.
         self.counts = [
-            first + second for first, second in zip(self.counts, sums, strict=False)
+            old + more for old, more in zip(self.counts, added, strict=False)
         ]
         self._table[:] = 0
         self._held = 0
@@ -146,14 +149,15 @@ class Histogram:
         self._cover_range(*self._joint_range(other.low, other.high))
         for index, count in enumerate(other.counts):
             if self.power is None:
-                bin_number = 0
+                place = 0
             elif other.power is None:
-                bin_number = self._bin_index(other.low)
+                place = self._bin_index(other.low)
             else:
-                bin_number = (
-                    other.first + index >> self.power - other.power
-                ) - self.first
-            self.counts[bin_number] += count
+                # Bins of the other one are never wider: their number loses its last
+                # bits.
+                wide_number = (other.first + index) >> (self.power - other.power)
+                place = wide_number - self.first
+            self.counts[place] += count
 
     @staticmethod
     def of(low: float, high: float, counts: list[int]) -> Histogram:
@@ -184,7 +188,8 @@ class Histogram:
         """
         if self.power is None:
             return self.low, self.high
-        first, last = self.first, self.first + len(self.counts)
+        first = self.first
+        last = self.first + len(self.counts)
         if isinstance(self.low, int):
             return first << self.power, last << self.power
         return _bin_edge(first, self.power), _bin_edge(last, self.power)
@@ -199,11 +204,13 @@ class Histogram:
         return {"low": low, "high": high, "counts": list(self.counts)}
 
     def _joint_range(self, low: float, high: float) -> tuple[float, float]:
-        return (
-            (min(self.low, low), max(self.high, high)) if self.counts else (low, high)
-        )
+        """The range of these numbers and of those that were added before."""
+        if not self.counts:
+            return low, high
+        return min(self.low, low), max(self.high, high)
 
     def _bin_index(self, value: float) -> int:
+        """The index in `counts` of the bin of a number."""
         return 0 if self.power is None else _bin_number(value, self.power) - self.first
 
     def _cover_range(self, low: float, high: float) -> None:
@@ -211,21 +218,25 @@ class Histogram:
         if self.counts and low == self.low and high == self.high:
             return
         self._bring_up()
-        held, before, old, value = self.counts, self.first, self.power, self.low
-        self.low, self.high = low, high
+        old_counts = self.counts
+        old_first = self.first
+        old_power = self.power
+        old_low = self.low
+        self.low = low
+        self.high = high
         if low == high:
-            self.counts = held or [0]
+            self.counts = old_counts or [0]
             return
-        self.power = power = _width_power(low, high)
+        power = _width_power(low, high)
+        self.power = power
         self.first = _bin_number(low, power)
         self.counts = [0] * (_bin_number(high, power) - self.first + 1)
-        for index, count in enumerate(held):
-            bin_number = (
-                _bin_number(value, power)
-                if old is None
-                else before + index >> power - old
-            )
-            self.counts[bin_number - self.first] += count
+        for index, count in enumerate(old_counts):
+            if old_power is None:  # all numbers so far are equal
+                number = _bin_number(old_low, power)
+            else:
+                number = (old_first + index) >> (power - old_power)
+            self.counts[number - self.first] += count
 
 
 @cache
@@ -255,9 +266,8 @@ def _bin_number(value: float, power: int) -> int:
     if isinstance(value, int):
         return value >> power
     number = floor(ldexp(value, -power))
-    return (
-        min(number, -1) if value < 0 else number
-    )  # what is tiny beside the width may have become -0.0
+    # What is tiny beside the width may have become -0.0.
+    return min(number, -1) if value < 0 else number
 
 
 def _width_power(low: float, high: float) -> int:
@@ -276,6 +286,7 @@ def _width_power(low: float, high: float) -> int:
 
 
 def _bin_edge(number: int, power: int) -> float:
+    """The beginning of a bin, or the largest number of float64 that is not beyond."""
     try:
         return ldexp(number, power)
     except OverflowError:  # no number lies between the largest of float64 and this edge
@@ -297,21 +308,24 @@ def _bin_places(values: Array, power: int, first: int) -> Array:
     bits = _FRACTION.get(kind, 0)
     # With a width of at most 1 nothing underflows; the other bounds keep every step
     # exact.
-    if bits and -5 * bits < power <= 0 and abs(first) < 1 << bits - 2:
+    is_exact = bits > 0 and -5 * bits < power <= 0 and abs(first) < 1 << (bits - 2)
+    if is_exact:
         scaled = thread_rows().row(kind, _ROW, len(values))
         number = scaled.dtype.type
         np.multiply(values, number(ldexp(1.0, -power)), out=scaled)
         np.floor(scaled, out=scaled)
+        # From 2 ** bits on, the last bits of a float are those of a whole number: the
+        # place is read from them.
         np.add(scaled, number((1 << bits) - first), out=scaled)
         np.copyto(places, scaled.view(f"u{scaled.itemsize}"), casting="unsafe")
     elif values.dtype.kind in "iu":
         shifted = np.right_shift(values, values.dtype.type(power)).astype("u8")
-        np.copyto(
-            places, shifted - np.uint64(first % (1 << 64)), casting="unsafe"
-        )  # both wrap around
+        offset = np.uint64(first % (1 << 64))  # both wrap around
+        np.copyto(places, shifted - offset, casting="unsafe")
     else:
         with np.errstate(all="ignore"):
             wide = np.floor(np.ldexp(values.astype("f8"), -power))
+        # As in `_bin_number`: a small negative number may have become -0.0.
         np.minimum(wide, -1.0, out=wide, where=values < 0)
         np.copyto(places, wide - float(first), casting="unsafe")
     return places
@@ -323,7 +337,8 @@ def _element_deltas(
     """The difference of each element, after less before."""
     import numpy as np
 
-    old, new = as_numbers(before, dtypes[0], 0), as_numbers(after, dtypes[1], 1)
+    old = as_numbers(before, dtypes[0], 0)
+    new = as_numbers(after, dtypes[1], 1)
     kinds = {old.dtype.kind, new.dtype.kind}
     if "c" in kinds:
         sizes: Array = np.abs(np.subtract(new, old))
@@ -331,12 +346,12 @@ def _element_deltas(
     if kinds <= {"i", "u"}:
         if max(old.itemsize, new.itemsize) < 8:
             return np.subtract(new, old, dtype="i8")
+        # The difference of two numbers of 64 bits may not fit into 64 bits.
         signs = np.where(new >= old, 1.0, -1.0)
         far: Array = abs_difference(old, new) * signs
         return far
     if old.dtype == new.dtype:
-        return np.subtract(
-            new, old, out=thread_rows().row(old.dtype.str[1:], _ROW + 1, len(old))
-        )
+        row = thread_rows().row(old.dtype.str[1:], _ROW + 1, len(old))
+        return np.subtract(new, old, out=row)
     apart: Array = np.subtract(new, old)
     return apart

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_LEAST, _MOST = 1e-30, 1e30
+_LEAST = 1e-30
+_MOST = 1e30
 """The bounds of a sum of squares between which none that counts was lost, or infinite,
 in float32.
 """
@@ -45,20 +46,18 @@ _ROW = 10
 
 def is_held_by_float32(dtype: DType) -> bool:
     """Tell whether float32 holds all numbers of a type."""
-    return dtype.bits <= (32 if dtype.kind == "float" else 16) and dtype.kind in (
-        "float",
-        "int",
-        "bool",
-    )
+    if dtype.kind == "float":
+        return dtype.bits <= 32
+    return dtype.kind in ("int", "bool") and dtype.bits <= 16
 
 
 def has_exact_differences(*dtypes: DType) -> bool:
     """Tell whether float32 holds all differences of numbers of these types, each of
     which it holds.
     """
-    return all(dtype.kind != "float" for dtype in dtypes) or all(
-        dtype.name in _EVEN for dtype in dtypes
-    )
+    if all(dtype.kind != "float" for dtype in dtypes):
+        return True
+    return all(dtype.name in _EVEN for dtype in dtypes)
 
 
 def measure_delta(
@@ -70,77 +69,87 @@ def measure_delta(
     is_exact: bool = False,
 ) -> Delta | None:
     """The difference of two blocks of numbers that float32 holds, or None;
-    `double.delta` has the rest.
+    `double.measure_delta` has the rest.
 
+    `peak` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative).
     `is_exact` is what `has_exact_differences` says of their types.
     """
     import numpy as np
 
-    old, new = _to_float32(old, 0), _to_float32(new, 1)
+    # Each array below is a row of memory that the thread keeps: a block must not cost
+    # an allocation.
+    old = _to_float32(old, 0)
+    new = _to_float32(new, 1)
     apart = np.subtract(new, old, out=thread_rows().row("<f4", _ROW + 2, len(old)))
-    reference, squares = dot_product(old, old), dot_product(apart, apart)
+    reference = dot_product(old, old)
+    squares = dot_product(apart, apart)
     if not (_is_kept(reference, old) and _is_kept(squares, apart)):
         return None
     if not squares:
         return Delta(0, 0.0, reference)
-    differing = int(
-        np.count_nonzero(apart != 0)
-    )  # the difference of other numbers is never rounded to 0
+    # The difference of unequal numbers is never rounded to 0.
+    differing = int(np.count_nonzero(apart != 0))
     rounded = largest = max(float(apart.max()), -float(apart.min()))
     at = None
-    if largest > peak or (not is_exact and largest >= peak * (1 - _ROUNDING)):
+    may_round_above = not is_exact and largest >= peak * (1 - _ROUNDING)
+    if largest > peak or may_round_above:
         # Rounding keeps the order: the largest |Δ| is among those that are the largest
         # in float32.
         sizes = np.abs(apart, out=apart)
-        may = np.flatnonzero(sizes == rounded)
-        place = int(may[0])
+        candidates = np.flatnonzero(sizes == rounded)
+        place = int(candidates[0])
         if not is_exact:
-            largest, place = _largest_delta(old, new, may)
+            largest, place = _largest_delta(old, new, candidates)
         at = place if largest > peak else None
-    close = True
+    is_close = True
+    # Where max |Δ| is within the absolute tolerance no element needs a look.
     if tolerance is not None and not rounded * (1 + _ROUNDING) <= tolerance[0]:
         wide = old.astype("f8")
         allowed = tolerance[0] + tolerance[1] * np.abs(wide)
-        close = bool((np.abs(new - wide) <= allowed).all())
-    return Delta(differing, squares, reference, largest, at, close)
+        is_close = bool((np.abs(new - wide) <= allowed).all())
+    return Delta(differing, squares, reference, largest, at, is_close)
 
 
-def _largest_delta(old: Array, new: Array, may: Array) -> tuple[float, int]:
-    """Max |Δ| in float64 and its first index, which is one of `may`."""
-    if len(may) * _FEW > len(old):
+def _largest_delta(old: Array, new: Array, candidates: Array) -> tuple[float, int]:
+    """Max |Δ| in float64 and its first index, which is one of the candidates."""
+    if len(candidates) * _FEW > len(old):
         exact = abs_difference(old, new)
         place = int(exact.argmax())
         return float(exact[place]), place
-    exact = abs_difference(old[may], new[may])
+    exact = abs_difference(old[candidates], new[candidates])
     place = int(exact.argmax())
-    return float(exact[place]), int(may[place])
+    return float(exact[place]), int(candidates[place])
 
 
 def measure_moments(values: Array) -> Moments | None:
-    """The figures of a block of numbers that float32 holds, or None; `double.moments`
-    has the rest.
+    """The figures of a block of numbers that float32 holds, or None;
+    `double.measure_moments` has the rest.
     """
     import numpy as np
 
-    single, count = _to_float32(values, 0), len(values)
-    low, high = values.min().item(), values.max().item()
+    single = _to_float32(values, 0)
+    count = len(values)
+    low = values.min().item()
+    high = values.max().item()
     zeros = int(np.count_nonzero(single == 0)) if low <= 0 <= high else 0
     if low == high and isfinite(low):
-        return Moments(
-            count, 0, 0, low, high, zeros, float(low), 0.0, count * float(low) ** 2
-        )
-    centre, apart = _guess_mean(single[:SINGLE_PIECE]), single
+        mean = float(low)
+        return Moments(count, 0, 0, low, high, zeros, mean, 0.0, count * mean**2)
+    # Squares are summed around a number near the mean: far from it float32 would lose
+    # the digits that the spread is made of.
+    centre = _guess_mean(single[:SINGLE_PIECE])
+    apart = single
     if centre:
-        apart = np.subtract(
-            single, np.float32(centre), out=thread_rows().row("<f4", _ROW + 2, count)
-        )
-    around, added = dot_product(apart, apart), total(apart)
-    off = added / count
-    spread = around - added * off
-    if not _is_kept(around, apart) or spread * _CENTRED < around:
+        row = thread_rows().row("<f4", _ROW + 2, count)
+        apart = np.subtract(single, np.float32(centre), out=row)
+    squares_around = dot_product(apart, apart)
+    sum_around = total(apart)
+    offset = sum_around / count  # from the centre to the mean
+    spread = squares_around - sum_around * offset
+    if not _is_kept(squares_around, apart) or spread * _CENTRED < squares_around:
         return None
-    squares = around + 2 * centre * added + count * centre**2
-    return Moments(count, 0, 0, low, high, zeros, centre + off, spread, squares)
+    squares = squares_around + 2 * centre * sum_around + count * centre**2
+    return Moments(count, 0, 0, low, high, zeros, centre + offset, spread, squares)
 
 
 def _guess_mean(first: Array) -> float:
@@ -150,8 +159,13 @@ def _guess_mean(first: Array) -> float:
     import numpy as np
 
     mean = total(first) / len(first)
-    is_far = isfinite(mean) and 2 * mean * mean > dot_product(first, first) / len(first)
-    return float(np.float32(mean)) if is_far else 0.0
+    if not isfinite(mean):
+        return 0.0
+    mean_square = dot_product(first, first) / len(first)
+    if not 2 * mean * mean > mean_square:
+        return 0.0
+    # As float32 has it: it is subtracted from numbers of float32.
+    return float(np.float32(mean))
 
 
 def _to_float32(values: Array, row: int) -> Array:

@@ -55,11 +55,12 @@ def decoder_of(module: str) -> Decoder:
 
 def can_unpack(ref: TensorRef) -> bool:
     """Tell whether the elements of a tensor come in blocks that can be decoded."""
-    block, place = ref.dtype.block, ref.storage.place
-    big = place is not None and place.big
-    return block is not None and decoder_of(block.decoder).can_decode(
-        ref.dtype.name, big
-    )
+    block = ref.dtype.block
+    if block is None:
+        return False
+    place = ref.storage.place
+    is_big = place is not None and place.big
+    return decoder_of(block.decoder).can_decode(ref.dtype.name, is_big)
 
 
 def unpacked(ref: TensorRef) -> TensorRef:
@@ -87,7 +88,8 @@ def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
     """Yield the bytes of a tensor in blocks as they are stored, little-endian where the
     order of bytes is known.
     """
-    place, block = ref.storage.place, ref.dtype.block
+    place = ref.storage.place
+    block = ref.dtype.block
     assert place is not None
     assert block is not None
     if not place.big or not can_unpack(ref):
@@ -95,11 +97,12 @@ def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
         return
     import numpy as np
 
-    step = max(1, READ // block.nbytes) * block.nbytes
+    decoder = decoder_of(block.decoder)
+    step = max(1, READ // block.nbytes) * block.nbytes  # whole blocks
     for first in range(0, ref.nbytes, step):
         data = b"".join(place.read_blocks(first, min(step, ref.nbytes - first)))
         rows = np.frombuffer(data, "u1").reshape(-1, block.nbytes)
-        yield decoder_of(block.decoder).swap_fields(ref.dtype.name, rows).tobytes()
+        yield decoder.swap_fields(ref.dtype.name, rows).tobytes()
 
 
 class Unpacked(Reworked):
@@ -124,8 +127,10 @@ class Unpacked(Reworked):
         """
         block = self.dtype.block
         assert block is not None
-        width = block.elements * _WIDTH
-        return first // width * block.nbytes, -(-last // width) * block.nbytes
+        decoded_width = block.elements * _WIDTH
+        first_block = first // decoded_width
+        end_block = -(-last // decoded_width)  # rounded up
+        return first_block * block.nbytes, end_block * block.nbytes
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
@@ -136,11 +141,14 @@ class Unpacked(Reworked):
         block = self.dtype.block
         assert block is not None
         begin, stop = self.packed_span(start, end)
+        # Blocks are decoded whole: what was not asked for is cut off at both ends.
         position = begin // block.nbytes * block.elements * _WIDTH
         for data in self._decoded(begin, stop):
-            first, last = max(0, start - position), min(len(data), end - position)
+            first = max(0, start - position)
+            last = min(len(data), end - position)
             position += len(data)
-            yield data if (first, last) == (0, len(data)) else data[first:last]
+            is_wanted_whole = (first, last) == (0, len(data))
+            yield data if is_wanted_whole else data[first:last]
 
     def _decoded(self, begin: int, stop: int) -> Iterator[bytes]:
         """Yield the elements of the packed bytes `begin` to `stop`, which are whole
@@ -150,15 +158,17 @@ class Unpacked(Reworked):
 
         block = self.dtype.block
         assert block is not None
-        decoder, big = decoder_of(block.decoder), self.packed.big
-        step = max(1, PIECE // block.elements) * block.nbytes
+        decoder = decoder_of(block.decoder)
+        is_big = self.packed.big
+        rows_at_once = max(1, PIECE // block.elements)
+        step = rows_at_once * block.nbytes
         read = max(1, READ // step) * step
         for first in range(begin, stop, read):
             data = b"".join(self.packed.read_blocks(first, min(read, stop - first)))
             rows = np.frombuffer(data, "u1").reshape(-1, block.nbytes)
-            for row in range(0, len(rows), step // block.nbytes):
+            for row in range(0, len(rows), rows_at_once):
+                piece = rows[row : row + rows_at_once]
+                # What is too large for float32 becomes infinite, without a warning.
                 with np.errstate(all="ignore"):
-                    numbers = decoder.decode(
-                        self.dtype.name, rows[row : row + step // block.nbytes], big
-                    )
+                    numbers = decoder.decode(self.dtype.name, piece, is_big)
                 yield numbers.astype("<f4", copy=False).tobytes()

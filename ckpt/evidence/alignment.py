@@ -39,12 +39,12 @@ def as_it_is(name: str) -> str:
 def in_turn(rules: Sequence[Rule]) -> Rule:
     """One rule after the other."""
 
-    def rule(name: str) -> str:
-        for each in rules:
-            name = each(name)
+    def apply_all(name: str) -> str:
+        for rule in rules:
+            name = rule(name)
         return name
 
-    return rule
+    return apply_all
 
 
 def indices_by_name(
@@ -92,22 +92,24 @@ class Alignment:
         self._keep = keep
         self._rule = rule
         names = section.names()
-        plain: list[Rule] = [
-            as_it_is,
-            unwrapped_name,
-            *([_bare_name] if is_adapted(names) else []),
-        ]
+        # The number of a way is its place here. `prefix` and `_bare_ways` rely on the
+        # first two.
+        own_rules: list[Rule] = [as_it_is, unwrapped_name]
+        if is_adapted(names):
+            own_rules.append(_bare_name)
         inner = inner_modules(names)
         self._places: dict[int, tuple[str, ...]] = {}
-        for places in dict.fromkeys(
-            (inner.sure, inner.sure + inner.possible, inner.every)
-        ):
+        """A way -> the places of the wrappers around parts that it takes away."""
+        choices = (inner.sure, inner.sure + inner.possible, inner.every)
+        for places in dict.fromkeys(choices):
             if places:
-                self._places[len(plain)] = places
-                plain.append(without_modules(places))
-        self._plain = plain
-        self._rules: list[Rule] = [_chain_rules(each, rule) for each in plain]
-        self.ways = tuple(self._indices_or_none(each) for each in self._rules)
+                self._places[len(own_rules)] = places
+                own_rules.append(without_modules(places))
+        self._own_rules = own_rules
+        self._rules: list[Rule] = [
+            _chain_rules(own_rule, rule) for own_rule in own_rules
+        ]
+        self.ways = tuple(self._indices_or_none(way_rule) for way_rule in self._rules)
 
     def _indices_or_none(self, rule: Rule) -> dict[str, int] | None:
         try:
@@ -139,27 +141,36 @@ class Alignment:
         """The prefix that a way removes from most names."""
         if way in self._places:
             way = 1  # the wrappers around all of the model
-        return usual_prefix(self._section.names(), self._plain[way]) if way else ""
+        if not way:
+            return ""
+        return usual_prefix(self._section.names(), self._own_rules[way])
 
     def parts(self, way: int) -> list[Rename]:
         """The parts of the model that lose their own wrapper in a way, each with the
         number of their tensors.
         """
         names = self._section.names()
-        rows: dict[tuple[str, str], int] = {}
+        counts: dict[tuple[str, str], int] = {}
         for place, count in names_below(names, self._places.get(way, ())).items():
-            one, two = (
-                re.sub("[0-9]+", "#", unwrapped_name(f"{text}x")).removesuffix(".x")
-                for text in (place, place.removesuffix("module."))
-            )
-            rows[one, two] = rows.get((one, two), 0) + count
+            pair = _template_of(place), _template_of(place.removesuffix("module."))
+            counts[pair] = counts.get(pair, 0) + count
         return [
-            Rename(*pair, count, len(names), "words") for pair, count in rows.items()
+            Rename(one, two, count, len(names), "words")
+            for (one, two), count in counts.items()
         ]
 
     def is_inner(self, way: int) -> bool:
         """Tell whether a way takes the wrapper of a part away."""
         return way in self._places
+
+
+def _template_of(place: str) -> str:
+    """A beginning of names, which ends with a dot, without it and outer wrappers, and
+    with `#` for each number.
+    """
+    # `x` stands for the rest of a name: rules take whole names.
+    name = unwrapped_name(f"{place}x")
+    return re.sub("[0-9]+", "#", name).removesuffix(".x")
 
 
 def _chain_rules(first: Rule, second: Rule) -> Rule:
@@ -174,15 +185,16 @@ def best_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
     """The ways of both sides with the most common names; on a tie, the ways that change
     the least.
     """
-    best, most = (0, 0), -1
+    best = (0, 0)
+    most = -1
     for first, mine in enumerate(one.ways):
         for second, other in enumerate(two.ways):
-            if (
-                mine is not None
-                and other is not None
-                and len(mine.keys() & other.keys()) > most
-            ):
-                best, most = (first, second), len(mine.keys() & other.keys())
+            if mine is None or other is None:
+                continue
+            common = len(mine.keys() & other.keys())
+            if common > most:
+                best = (first, second)
+                most = common
     return best
 
 
@@ -232,38 +244,46 @@ def pair_tensors(
         return _as_they_are(one, two, (0, 0))
     ways = _asked_ways(one, two) if strict else best_ways(one, two)
     plain = _as_they_are(one, two, ways)
-    if len(plain.partners) == min(len(plain.one), len(plain.two)):
+    smaller = min(len(plain.one), len(plain.two))
+    if len(plain.partners) == smaller:
         return plain
-    if 100 * len(plain.partners) < ENOUGH * min(len(plain.one), len(plain.two)):
+    if 100 * len(plain.partners) < ENOUGH * smaller:
         ways = _bare_ways(one, two, ways)
     bare = _as_they_are(one, two, ways)
-    shapes = one.shapes_of(bare.one), two.shapes_of(bare.two)
-    found = match(*shapes, by_shape=by_shape, layouts=layouts)
-    if found.renames or found.joins or found.cuts:
-        start = next(
-            (rename for rename in found.renames if rename.kind == "start"), None
-        )
-        first, second = start[:2] if start is not None else ("", "")
-        prefixes = (bare.prefixes[0] + first, bare.prefixes[1] + second)
-        renames = (*bare.renames, *found.renames)
-        result = bare._replace(
-            partners=found.partners, prefixes=prefixes, renames=renames, match=found
-        )
+    mapping = match(
+        one.shapes_of(bare.one),
+        two.shapes_of(bare.two),
+        by_shape=by_shape,
+        layouts=layouts,
+    )
+    if mapping.renames or mapping.joins or mapping.cuts:
+        result = _with_mapping(bare, mapping)
     else:
-        result = plain._replace(match=found)
+        result = plain._replace(match=mapping)
     if not suggest:
         return result
-    least = min(len(plain.one), len(plain.two)) * _NOTABLE / 100
-    doubts = sorted(found.doubts, key=lambda rename: -rename.met)[:_SUGGESTED]
-    doubts = [
-        rename for rename in doubts if rename.kind == "start" or rename.met >= least
-    ]
-    plans = [
-        _planned_rename(one, two, rename, len(result.partners), strict=strict)
-        for rename in doubts
-    ]
-    return result._replace(
-        suggested=tuple(rename for rename in plans if rename is not None)
+    least = smaller * _NOTABLE / 100
+    plans: list[Rename] = []
+    # Four of them are looked at, whether or not they turn out to be worth a line.
+    doubts = sorted(mapping.doubts, key=lambda rename: -rename.met)[:_SUGGESTED]
+    for doubt in doubts:
+        if doubt.kind != "start" and doubt.met < least:
+            continue
+        plan = _planned_rename(one, two, doubt, len(result.partners), strict=strict)
+        if plan is not None:
+            plans.append(plan)
+    return result._replace(suggested=tuple(plans))
+
+
+def _with_mapping(bare: Paired, mapping: Match) -> Paired:
+    """The names without wrappers, paired by a mapping between them."""
+    starts = [rename for rename in mapping.renames if rename.kind == "start"]
+    first, second = (starts[0].one, starts[0].two) if starts else ("", "")
+    return bare._replace(
+        partners=mapping.partners,
+        prefixes=(bare.prefixes[0] + first, bare.prefixes[1] + second),
+        renames=(*bare.renames, *mapping.renames),
+        match=mapping,
     )
 
 
@@ -273,39 +293,43 @@ def _bare_ways(
     """The ways without wrappers, also without a part's own wrapper if more names are
     common so.
     """
-    sides = zip((one, two), best, strict=True)
-    first, second = (
-        way if side.is_inner(way) else int(side.ways[1] is not None)
-        for side, way in sides
-    )
-    return first, second
+    return _bare_way(one, best[0]), _bare_way(two, best[1])
+
+
+def _bare_way(side: Alignment, best: int) -> int:
+    if side.is_inner(best):
+        return best
+    # Where two tensors would get one name without wrappers, all keep their own.
+    return 0 if side.ways[1] is None else 1
 
 
 def _asked_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
     """`best_ways`. Raises UsageError where the names ask for those without wrappers,
     and two would become one.
     """
-    first, second = one.require(0), two.require(0)
+    first = one.require(0)
+    second = two.require(0)
     if first.keys() == second.keys():
         return 0, 0
     # Names that only one side has, and that would go together, ask for it.
-    odd = [
-        {unwrapped_name(name) for name in mine.keys() - other.keys()}
-        for mine, other in ((first, second), (second, first))
-    ]
-    if odd[0] & odd[1]:
+    only_first = {unwrapped_name(name) for name in first.keys() - second.keys()}
+    only_second = {unwrapped_name(name) for name in second.keys() - first.keys()}
+    if only_first & only_second:
         one.require(1)
         two.require(1)
     return best_ways(one, two)
 
 
 def _as_they_are(one: Alignment, two: Alignment, ways: tuple[int, int]) -> Paired:
-    first, second = one.require(ways[0]), two.require(ways[1])
+    """The names of two ways, paired where they are equal."""
+    way_of_one, way_of_two = ways
+    first = one.require(way_of_one)
+    second = two.require(way_of_two)
     partners = {name: name for name in second if name in first}
-    parts = (*one.parts(ways[0]), *(rename.turned for rename in two.parts(ways[1])))
-    return Paired(
-        first, second, partners, (one.prefix(ways[0]), two.prefix(ways[1])), parts
-    )
+    prefixes = one.prefix(way_of_one), two.prefix(way_of_two)
+    parts_of_two = [rename.turned for rename in two.parts(way_of_two)]
+    renames = (*one.parts(way_of_one), *parts_of_two)
+    return Paired(first, second, partners, prefixes, renames)
 
 
 def _planned_rename(
@@ -314,7 +338,7 @@ def _planned_rename(
     """Return the rule with all names that meet by its substitution.
 
     None when that fails or helps nothing, or when the substitution is not plain to
-    write.
+    write. `partners` is the number of names that meet without it.
     """
     if not rename.is_plain:
         return None
@@ -323,10 +347,12 @@ def _planned_rename(
         plan = pair_tensors(renamed, two, suggest=False, strict=strict)
     except UsageError:
         return None
-    first, second = renamed.shapes_of(plan.one), two.shapes_of(plan.two)
-    met = sum(first[other] == second[mine] for mine, other in plan.partners.items())
-    return (
-        rename._replace(met=met, of=min(len(first), len(second)))
-        if met > partners
-        else None
-    )
+    shapes_of_one = renamed.shapes_of(plan.one)
+    shapes_of_two = two.shapes_of(plan.two)
+    met = 0
+    for name, partner in plan.partners.items():
+        if shapes_of_one[partner] == shapes_of_two[name]:
+            met += 1
+    if met <= partners:
+        return None
+    return rename._replace(met=met, of=min(len(shapes_of_one), len(shapes_of_two)))

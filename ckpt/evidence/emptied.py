@@ -62,41 +62,28 @@ def emptied_of(section: Section) -> Emptied | None:
     """The parameters of a section that hold no weights, where their names say that it
     is no accident.
     """
+    # Most tensors of a model share a look, so the shapes are compared once for each.
     looks = looks_of(section.entries)
     distinct = {id(look): look for look in looks}
     lists = {key for key, look in distinct.items() if len(look.shape) == 1}
     if not lists:
         return None
     names = section.names()
-    shapes = {distinct[key].shape for key in lists}
-    pairs = zip(names, looks, strict=True)
-    listed = [
-        name
-        for name, look in pairs
-        if id(look) in lists and name.endswith((".weight", "flat_param"))
-    ]
-    flat = [name for name in listed if _FLAT.search(name)]
-    if not flat and "flat_param_" in "\n".join(names):
-        pairs = zip(names, looks, strict=True)
-        flat = [
-            name for name, look in pairs if id(look) in lists and _FLAT.search(name)
-        ]
+    flat, listed = _flat_and_listed(names, looks, lists)
     if flat:
         return _make_emptied("flat", section, flat, len(names))
+    shapes = {distinct[key].shape for key in lists}
     is_usual = shapes.isdisjoint(((0,), (1,)))
-    if is_usual and sum(1 for name in listed if _is_of(_LARGE, name)) < _LEAST:
+    if is_usual and sum(_is_of(_LARGE, name) for name in listed) < _LEAST:
         return None  # what is a list is a bias or a norm
     rows = [
         (name, look)
         for name, look in zip(names, looks, strict=True)
         if look.dtype.kind == "float" and not name.endswith("output_mask")
     ]
-    large = [(name, look) for name, look in rows if _is_of(_LARGE, name)]
-    if len(large) >= _LEAST and all(len(look.shape) == 1 for _, look in large):
-        if any(look.numel > 1 for _, look in large):
-            return _make_emptied(
-                "pieces", section, [name for name, _ in large], len(rows)
-            )
+    pieces = _names_of_pieces(rows)
+    if pieces:
+        return _make_emptied("pieces", section, pieces, len(rows))
     if (0,) in shapes:
         empty = [name for name, look in rows if look.shape == (0,)]
         if _is_emptied(empty, rows):
@@ -104,12 +91,38 @@ def emptied_of(section: Section) -> Emptied | None:
     if (1,) in shapes:
         single = [name for name, look in rows if look.shape == (1,)]
         matrices = [look for name, look in rows if _is_of(_MATRICES, name)]
-        is_each = len(matrices) >= _LEAST and all(
-            look.shape == (1,) for look in matrices
-        )
-        if is_each and 2 * len(single) > len(rows):
+        are_single = all(look.shape == (1,) for look in matrices)
+        if len(matrices) >= _LEAST and are_single and 2 * len(single) > len(rows):
             return _make_emptied("single", section, single, len(rows))
     return None
+
+
+def _flat_and_listed(
+    names: Sequence[str], looks: Sequence[Tensor], lists: set[int]
+) -> tuple[list[str], list[str]]:
+    """The names of flattened parameters, and of all tensors of one dimension that are
+    called like a weight. `lists` has the ids of the looks of one dimension.
+    """
+    rows = [name for name, look in zip(names, looks, strict=True) if id(look) in lists]
+    listed = [name for name in rows if name.endswith((".weight", "flat_param"))]
+    flat = [name for name in listed if _FLAT.search(name)]
+    # One search through all names is cheaper than the pattern for each of them.
+    if not flat and "flat_param_" in "\n".join(names):
+        flat = [name for name in rows if _FLAT.search(name)]
+    return flat, listed
+
+
+def _names_of_pieces(rows: Sequence[tuple[str, Tensor]]) -> list[str]:
+    """The names of the large matrices where all of them are lists, and not empty ones;
+    else none.
+    """
+    large = [(name, look) for name, look in rows if _is_of(_LARGE, name)]
+    are_lists = all(len(look.shape) == 1 for _, look in large)
+    if len(large) < _LEAST or not are_lists:
+        return []
+    if all(look.numel <= 1 for _, look in large):
+        return []
+    return [name for name, _ in large]
 
 
 def _make_emptied(
@@ -127,13 +140,13 @@ def _is_of(modules: LazyPattern, name: str) -> bool:
     its adapter behind the module.
     """
     steps = name.split(".")
-    if steps[-1] != "weight":
+    if len(steps) < 2 or steps[-1] != "weight":
         return False
-    return any(modules.fullmatch(step) for step in steps[-2:-1]) or (
-        len(steps) > 2
-        and steps[-3].startswith("lora_")
-        and modules.fullmatch(steps[-3]) is not None
-    )
+    if modules.fullmatch(steps[-2]) is not None:
+        return True
+    if len(steps) < 3 or not steps[-3].startswith("lora_"):
+        return False
+    return modules.fullmatch(steps[-3]) is not None
 
 
 def _is_emptied(empty: Sequence[str], rows: Sequence[tuple[str, Tensor]]) -> bool:

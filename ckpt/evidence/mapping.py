@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from math import prod
 from shlex import quote
 from typing import Literal
@@ -102,9 +101,10 @@ class Rename(NamedTuple):
     def rule(self, name: str) -> str:
         """Return the name that the other side gives a tensor of the first side."""
         if self.kind == "start":
-            return (
-                self.two + name[len(self.one) :] if name.startswith(self.one) else name
-            )
+            if not name.startswith(self.one):
+                return name
+            return self.two + name[len(self.one) :]
+        # Looking for the words before the first number is far cheaper than the pattern.
         if self.kind != "words" or self.one.partition("#")[0] not in name:
             return name
         pattern, new = _word_pattern(self.one, self.two)
@@ -117,13 +117,13 @@ class Rename(NamedTuple):
         new = self.rule(name)
         if self.kind != "words" or new in wanted:
             return new
-        old, words = self.one.split("."), self.two.split(".")
-        single = (
-            _reword_name(name, old, words, only=index)
-            for index in range(name.count(".") + 1)
-        )
-        other = next((text for text in single if text in wanted), None)
-        return (new if self.has_letters else name) if other is None else other
+        old_parts = self.one.split(".")
+        new_parts = self.two.split(".")
+        for index in range(name.count(".") + 1):
+            reworded = _reword_name(name, old_parts, new_parts, only=index)
+            if reworded in wanted:
+                return reworded
+        return new if self.has_letters else name
 
     @property
     def has_letters(self) -> bool:
@@ -157,18 +157,17 @@ class Rename(NamedTuple):
         """Tell whether substitutions, of it and of the other rules of its mapping, say
         the same and are plain to read.
         """
+        if not self.is_exact:
+            return False
         if self.kind == "start":
-            return self.is_exact and bool(
-                _PLAIN.fullmatch(self.one) and _PLAIN.fullmatch(self.two)
-            )
-        return (
-            self.kind == "words"
-            and self.is_exact
-            and self.has_letters
-            and bool(
-                _PLAIN_WORDS.fullmatch(self.one) and _PLAIN_WORDS.fullmatch(self.two)
-            )
-        )
+            pattern = _PLAIN
+        elif self.kind == "words" and self.has_letters:
+            pattern = _PLAIN_WORDS
+        else:
+            return False
+        is_one_plain = pattern.fullmatch(self.one) is not None
+        is_two_plain = pattern.fullmatch(self.two) is not None
+        return is_one_plain and is_two_plain
 
     @property
     def text(self) -> tuple[str, str]:
@@ -248,16 +247,16 @@ class Match(NamedTuple):
         joins: dict[str, list[str]] = {}
         for name, (whole, third) in self.cuts.items():
             joins.setdefault(whole, ["", "", ""])[third] = name
+        cuts: dict[str, tuple[str, int]] = {}
+        for whole, parts in self.joins.items():
+            for third, part in enumerate(parts):
+                cuts[part] = (whole, third)
         return Match(
             {one: two for two, one in self.partners.items()},
             tuple(rename.turned for rename in self.renames),
             tuple(rename.turned for rename in self.doubts),
             {whole: parts for whole, parts in joins.items() if all(parts)},
-            {
-                part: (whole, third)
-                for whole, parts in self.joins.items()
-                for third, part in enumerate(parts)
-            },
+            cuts,
             self.layout,
         )
 
@@ -278,14 +277,14 @@ def match(
     in another layout are not translated. Substitutions run on further names of the
     first side, `keep`, too: they must leave these as they are.
     """
+    # Always searching from the same side gives one answer for both directions.
     if _sort_key(two) < _sort_key(one):
-        found = _match_sides(two, one, by_shape, layouts).turned
+        result = _match_sides(two, one, by_shape, layouts).turned
     else:
-        found = _match_sides(one, two, by_shape, layouts)
-    partners = {name: name for name in keep} | found.partners
-    return found._replace(
-        renames=order_renames(found.renames, partners, [*one, *keep], _words_rule)
-    )
+        result = _match_sides(one, two, by_shape, layouts)
+    partners = {name: name for name in keep} | result.partners
+    renames = order_renames(result.renames, partners, [*one, *keep], _words_rule)
+    return result._replace(renames=renames)
 
 
 def _words_rule(one: str, two: str) -> Rename:
@@ -297,31 +296,37 @@ def _sort_key(names: Shapes) -> tuple[int, list[str]]:
 
 
 def _match_sides(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Match:
+    """Search with each dialect that may be meant, and without any. The mapping by which
+    most elements meet is the answer.
+    """
     plain = _Draft(one, two)
     if len(plain.partners) == plain.least:
         return plain.match()
-    known: list[Translation | AdapterTranslation] = [
-        row for row in dialect_translations(one, two) if layouts or not row.layout
-    ]
+    translations: list[Translation | AdapterTranslation | None] = [None]
+    for dialect in dialect_translations(one, two):
+        if layouts or not dialect.layout:
+            translations.append(dialect)
     adapter = adapter_translation(one, two)
-    known += [adapter] if adapter is not None else []
-    drafts = []
-    for translation in (None, *known):
-        for begins in (True, False):
-            draft = _Draft(one, two, translation)
-            draft.search(begins=begins, by_shape=by_shape)
-            drafts.append(draft)
-            if draft.outside == ("", "") or (
-                len(draft.met()) == draft.least and len(draft.renames) < 2
-            ):
-                break
+    if adapter is not None:
+        translations.append(adapter)
+    drafts: list[_Draft] = []
+    for translation in translations:
+        draft = _Draft(one, two, translation)
+        draft.search(begins=True, by_shape=by_shape)
+        drafts.append(draft)
+        # Words may explain what a beginning seemed to: both are tried, and compared.
+        # Where no beginning was used the second search would be the first one again.
+        if draft.outside == ("", "") or draft.is_simple:
+            continue
+        draft = _Draft(one, two, translation)
+        draft.search(begins=False, by_shape=by_shape)
+        drafts.append(draft)
     best = max(drafts, key=lambda draft: draft.score)
-    best.doubts += [
-        rename
-        for draft in drafts
-        if draft.translation is best.translation
-        for rename in draft.doubts
-    ]
+    doubts: list[Rename] = []
+    for draft in drafts:
+        if draft.translation is best.translation:
+            doubts += draft.doubts
+    best.doubts += doubts
     return best.match()
 
 
@@ -359,16 +364,13 @@ class _Draft:
             self._rename_beginnings()
         self._rename_words(by_shape=by_shape)
         if by_shape:
-            self._shapes()
+            self._pair_by_shape()
 
     def match(self) -> Match:
         """Return what was found."""
-        doubts = tuple({rename[:2]: rename for rename in self.doubts}.values())
+        doubts = tuple({(rule.one, rule.two): rule for rule in self.doubts}.values())
         if self.translation is None:
             return Match(self.partners, tuple(self.renames), doubts)
-        sides = self.translation.one.text, self.translation.two.text
-        used = {name for name, new in self.translation.names.items() if new != name}
-        met = sum(name in used for name in self.met().values())
         joins = {
             name: parts
             for name, parts in self.translation.joins.items()
@@ -379,8 +381,18 @@ class _Draft:
             for name, place in self.translation.cuts.items()
             if name in self.two
         }
-        first = Rename(*sides, met + len(joins) + len(cuts), self.least, "dialect")
-        renames = (first, *self.renames)
+        translated = {
+            name for name, new in self.translation.names.items() if new != name
+        }
+        met = sum(name in translated for name in self.met().values())
+        dialect = Rename(
+            self.translation.one.text,
+            self.translation.two.text,
+            met + len(joins) + len(cuts),
+            self.least,
+            "dialect",
+        )
+        renames = (dialect, *self.renames)
         return Match(
             self.partners, renames, doubts, joins, cuts, self.translation.layout
         )
@@ -390,11 +402,16 @@ class _Draft:
         """The elements that meet, then the fewest rules."""
         meeting = set(self.met())
         if self.translation is not None:
-            meeting |= (
-                self.translation.joins.keys() | self.translation.cuts.keys()
-            ) & self.two.keys()
+            held = self.translation.joins.keys() | self.translation.cuts.keys()
+            meeting |= held & self.two.keys()
         # An empty tensor and a number count too.
-        return sum(prod(self.two[name]) + 1 for name in meeting), -len(self.renames)
+        elements = sum(prod(self.two[name]) + 1 for name in meeting)
+        return elements, -len(self.renames)
+
+    @property
+    def is_simple(self) -> bool:
+        """Tell whether all tensors of the smaller side meet by one rule at most."""
+        return len(self.met()) == self.least and len(self.renames) < 2
 
     def met(self) -> dict[str, str]:
         """The partners of equal shape."""
@@ -408,35 +425,35 @@ class _Draft:
         """The partner of each name of `two`: tensors of equal shape first, by their new
         names before their own ones.
         """
-        start, other = self.outside
-        ways = [self.names]
-        if start or other:
-            ways.append({name: name for name in self.names})
-            ways.append(
-                {
-                    name: name[len(start) :]
-                    for name in self.names
-                    if name.startswith(start)
-                }
-            )
-            ways.append(
-                {
-                    name: other + name
-                    for name in self.names
-                    if not start or not name.startswith(start)
-                }
-            )
+        ways = [self.names, *self._outside_names()]
         partners: dict[str, str] = {}
         used: set[str] = set()
-        for exact in (True, False):
+        for is_exact in (True, False):
             for way in ways:
                 for name, new in way.items():
                     if new not in self.two or new in partners or name in used:
                         continue
-                    if not exact or self.one[name] == self.two[new]:
+                    if not is_exact or self.one[name] == self.two[new]:
                         partners[new] = name
                         used.add(name)
         return partners
+
+    def _outside_names(self) -> list[dict[str, str]]:
+        """Further names for the tensors of `one`, where a beginning was changed: a head
+        may stand outside of the part that has it.
+        """
+        start, other = self.outside
+        if not start and not other:
+            return []
+        as_they_are = {name: name for name in self.names}
+        without_start: dict[str, str] = {}
+        with_other: dict[str, str] = {}
+        for name in self.names:
+            if name.startswith(start):
+                without_start[name] = name[len(start) :]
+            if not start or not name.startswith(start):
+                with_other[name] = other + name
+        return [as_they_are, without_start, with_other]
 
     def _left(self) -> tuple[dict[str, str], dict[str, Shape]]:
         """The tensors without a partner: the new names of `one` -> their own ones, and
@@ -444,9 +461,10 @@ class _Draft:
         """
         used = set(self.partners.values())
         one = {new: name for name, new in self.names.items() if name not in used}
-        return one, {
+        two = {
             name: shape for name, shape in self.two.items() if name not in self.partners
         }
+        return one, two
 
     def _use_rename(self, rename: Rename, names: Mapping[str, str]) -> None:
         """Call some names of `one` otherwise, and keep the rule where more tensors meet
@@ -466,15 +484,15 @@ class _Draft:
         weight and bias.
         """
         one, two = self._left()
-        for pair in (LEAVES, tuple((new, old) for old, new in LEAVES)):
-            for old, leaf in pair:
-                found = {}
-                for name, own in one.items():
-                    module, _, last = name.rpartition(".")
-                    if last == old and two.get(f"{module}.{leaf}") == self.one[own]:
-                        found[own] = f"{module}.{leaf}"
-                if found:
-                    self._use_rename(Rename(old, leaf, 0, 0, "words"), found)
+        turned_leaves = tuple((new, old) for old, new in LEAVES)
+        for old, new in (*LEAVES, *turned_leaves):
+            renamed: dict[str, str] = {}
+            for name, own in one.items():
+                module, _, last = name.rpartition(".")
+                if last == old and two.get(f"{module}.{new}") == self.one[own]:
+                    renamed[own] = f"{module}.{new}"
+            if renamed:
+                self._use_rename(Rename(old, new, 0, 0, "words"), renamed)
         self._rename_reparametrized()
 
     def _rename_reparametrized(self) -> None:
@@ -483,23 +501,19 @@ class _Draft:
         """
         left, two = self._left()
         one = {new: self.one[own] for new, own in left.items()}
-        pairs = [
-            *reparametrized_names(one, two),
-            *((name, old) for old, name in reparametrized_names(two, one)),
-        ]
-        found: dict[tuple[str, str], dict[str, str]] = {}
+        pairs = list(reparametrized_names(one, two))
+        pairs += [(name, old) for old, name in reparametrized_names(two, one)]
+        by_rule: dict[tuple[str, str], dict[str, str]] = {}
         for name, new in pairs:
-            same = (
-                name.rpartition(".")[0]
-                if len(name) < len(new)
-                else new.rpartition(".")[0]
+            # The old name is the shorter one, and stands in the module itself:
+            # `conv.weight_g` became `conv.parametrizations.weight.original0`.
+            module = min(name, new, key=len).rpartition(".")[0]
+            rule = (
+                name[len(module) :].removeprefix("."),
+                new[len(module) :].removeprefix("."),
             )
-            leaves = (
-                name[len(same) :].removeprefix("."),
-                new[len(same) :].removeprefix("."),
-            )
-            found.setdefault(leaves, {})[left[name]] = new
-        for (before, after), names in found.items():
+            by_rule.setdefault(rule, {})[left[name]] = new
+        for (before, after), names in by_rule.items():
             self._use_rename(Rename(before, after, 0, 0, "words"), names)
 
     # --- beginnings ---
@@ -509,48 +523,37 @@ class _Draft:
         ones.
         """
         one = {new: self.one[name] for name, new in self.names.items()}
-        if (
-            len(one) < len(self.names)
-            or 100 * len(self.partners) >= ENOUGH * self.least
-        ):
+        has_collision = len(one) < len(self.names)
+        if has_collision or 100 * len(self.partners) >= ENOUGH * self.least:
             return
-        tried: list[tuple[int, Rename, _Draft]] = []
-        for start in sorted(
-            component_renames(one, self.two), key=lambda start: -start.met
-        )[:_BEST]:
-            draft = _Draft(self.one, self.two, self.translation)
-            draft.names = {name: start.rule(new) for name, new in self.names.items()}
-            draft.outside = start[:2]
-            draft.partners = draft._pair_names()
-            if draft.score[0] > self.score[0]:
-                tried.append((draft.score[0], start, draft))
-        best = [row for row in tried if row[0] == max(row[0] for row in tried)]
+        trials = self._try_beginnings(one)
+        most = max((trial.elements for trial in trials), default=0)
+        best = [trial for trial in trials if trial.elements == most]
         chosen = best[0] if len(best) == 1 else _preferred_beginning(best)
-        if (
-            chosen is None
-            or not _is_model(chosen[1], one, self.two)
-            or _are_opposite(*chosen[1][:2])
-        ):
-            self.doubts += [rename for _, rename, _ in tried]
+        if chosen is None or not _is_trustworthy(chosen.rename, one, self.two):
+            self.doubts += [trial.rename for trial in trials]
             return
-        others = ", ".join(
-            rename.text[0 if rename.one != chosen[1].one else 1]
-            for _, rename, _ in best
-            if rename is not chosen[1]
-        )
-        draft = chosen[2]
-        self.names, self.outside, self.partners = (
-            draft.names,
-            draft.outside,
-            draft.partners,
-        )
-        self.renames.append(
-            chosen[1]._replace(
-                note=f"{others} fits as well; the optimizer trains the one that is used"
-                if others
-                else ""
-            )
-        )
+        self.names = chosen.draft.names
+        self.outside = chosen.draft.outside
+        self.partners = chosen.draft.partners
+        note = _note_of_others(chosen, best)
+        self.renames.append(chosen.rename._replace(note=note))
+
+    def _try_beginnings(self, one: Shapes) -> list[_Trial]:
+        """Try the beginnings by which most names meet, and return those by which more
+        elements meet than without them. `one` has the new names.
+        """
+        renames = sorted(component_renames(one, self.two), key=lambda row: -row.met)
+        trials: list[_Trial] = []
+        for rename in renames[:_BEST]:
+            draft = _Draft(self.one, self.two, self.translation)
+            draft.names = {name: rename.rule(new) for name, new in self.names.items()}
+            draft.outside = (rename.one, rename.two)
+            draft.partners = draft._pair_names()
+            elements = draft.score[0]
+            if elements > self.score[0]:
+                trials.append(_Trial(elements, rename, draft))
+        return trials
 
     # --- words ---
 
@@ -562,22 +565,21 @@ class _Draft:
             self._rename_leaves()
             one, two = self._left()
             rules = _word_rules({new: self.one[name] for new, name in one.items()}, two)
-            chosen = [rule for rule, is_sure in rules if is_sure or by_shape]
+            certain = [rule for rule, is_sure in rules if is_sure or by_shape]
+            doubtful = [rule for rule, is_sure in rules if not (is_sure or by_shape)]
             before = len(self.partners)
-            for rule in chosen:
+            for rule in certain:
                 left, wanted = self._left()
                 self._use_rename(
                     rule, {own: rule.best(new, wanted) for new, own in left.items()}
                 )
             if len(self.partners) == before:
-                self.doubts += [
-                    rule for rule, is_sure in rules if not (is_sure or by_shape)
-                ]
+                self.doubts += doubtful
                 return
 
     # --- shapes ---
 
-    def _shapes(self) -> None:
+    def _pair_by_shape(self) -> None:
         """Pair modules by the shapes of their tensors, their numbers and their
         order.
         """
@@ -589,12 +591,21 @@ class _Draft:
         modules: Counter[tuple[str, str]] = Counter()
         for new, target in pairs.items():
             if met.get(target) == one[new]:
-                old, place = (
-                    _split_numbers(name.rpartition(".")[0])[0] for name in (new, target)
-                )
-                modules[old, place] += 1
-        for (old, place), count in modules.items():
-            self.renames.append(Rename(old, place, count, self.least, "shape"))
+                old_module, _ = _split_numbers(new.rpartition(".")[0])
+                new_module, _ = _split_numbers(target.rpartition(".")[0])
+                modules[old_module, new_module] += 1
+        for (old_module, new_module), count in modules.items():
+            self.renames.append(
+                Rename(old_module, new_module, count, self.least, "shape")
+            )
+
+
+class _Trial(NamedTuple):
+    """A beginning that was tried, with the elements that meet by it."""
+
+    elements: int
+    rename: Rename
+    draft: _Draft
 
 
 # --- beginnings -----------------------------------------------------------------------
@@ -609,7 +620,7 @@ def component_renames(one: Shapes, two: Shapes) -> Iterator[Rename]:
     """
     is_turned = len(two) < len(one)
     small, large = (two, one) if is_turned else (one, two)
-    whole = min(sum(map(prod, side.values())) for side in (small, large))
+    whole = min(_count_elements(small), _count_elements(large))
     for mine in _likely_components(small, whole):
         rests = {
             name[len(mine) :]: shape
@@ -624,19 +635,34 @@ def component_renames(one: Shapes, two: Shapes) -> Iterator[Rename]:
                     met[name[:offset]] += 1
                     elements[name[:offset]] += prod(shape)
         for other, count in met.items():
-            is_longer = (
-                mine.split(".")[-2:] == other.split(".")[-2:]
-                if mine and other
-                else mine == other
-            )
-            is_worth = (
-                100 * count >= _WORTH * len(small)
-                or 100 * elements[other] >= _WORTH * whole > 0
-            )
-            if not is_longer and is_worth:
-                yield Rename(
-                    *((other, mine) if is_turned else (mine, other)), count, len(small)
-                )
+            if _have_common_end(mine, other):
+                continue
+            if _is_worth(count, len(small), elements[other], whole):
+                beginnings = (other, mine) if is_turned else (mine, other)
+                yield Rename(*beginnings, count, len(small))
+
+
+def _count_elements(shapes: Shapes) -> int:
+    return sum(prod(shape) for shape in shapes.values())
+
+
+def _have_common_end(one: str, two: str) -> bool:
+    """Tell whether two beginnings end with the same part, so that a shorter pair says
+    the same.
+    """
+    if one and two:
+        # Both end with a dot, so the last part stands before an empty text.
+        return one.split(".")[-2:] == two.split(".")[-2:]
+    return one == two
+
+
+def _is_worth(names: int, of_names: int, elements: int, of_elements: int) -> bool:
+    """Tell whether names, or their elements, are so many of the smaller side that their
+    beginning is worth a thought.
+    """
+    if 100 * names >= _WORTH * of_names:
+        return True
+    return of_elements > 0 and 100 * elements >= _WORTH * of_elements
 
 
 def common_component(names: Sequence[str]) -> str:
@@ -651,7 +677,7 @@ def common_component(names: Sequence[str]) -> str:
 
 def _likely_components(names: Shapes, whole: int) -> list[str]:
     """The beginnings below which so many names, or of so many elements, lie that one of
-    them may be the component.
+    them may be the component. `whole` is the number of elements of the smaller side.
     """
     shared: Counter[str] = Counter()
     elements: Counter[str] = Counter()
@@ -662,8 +688,7 @@ def _likely_components(names: Shapes, whole: int) -> list[str]:
     return [
         text
         for text, count in shared.items()
-        if 100 * count >= _WORTH * len(names)
-        or 100 * elements[text] >= _WORTH * whole > 0
+        if _is_worth(count, len(names), elements[text], whole)
     ]
 
 
@@ -679,6 +704,11 @@ def _rest_offsets(name: str) -> Iterator[int]:
             return
 
 
+def _is_trustworthy(start: Rename, one: Shapes, two: Shapes) -> bool:
+    """Tell whether a beginning may be used: it leads to a model, and not to a twin."""
+    return _is_model(start, one, two) and not _are_opposite(start.one, start.two)
+
+
 def _is_model(start: Rename, one: Shapes, two: Shapes) -> bool:
     """Tell whether the names below a component are more than a layer like any other
     one.
@@ -687,33 +717,52 @@ def _is_model(start: Rename, one: Shapes, two: Shapes) -> bool:
     unless both sides have nothing else.
     """
     inside = [start.rule(name) for name in one if name.startswith(start.one)]
-    ends = {name.rpartition(".")[0] for name in inside if name in two}
-    ends -= {start.two[:-1]}
+    modules = {name.rpartition(".")[0] for name in inside if name in two}
+    modules.discard(start.two[:-1])
     if not start.one or not start.two:
-        return bool(ends) or start.met == len(one) == len(two)
-    letters = [_split_numbers(text)[0].replace("#", "") for text in start[:2]]
-    return len(ends) > 1 and letters[0] != letters[1]
+        return bool(modules) or start.met == len(one) == len(two)
+    letters_of_one = _split_numbers(start.one)[0].replace("#", "")
+    letters_of_two = _split_numbers(start.two)[0].replace("#", "")
+    return len(modules) > 1 and letters_of_one != letters_of_two
 
 
-def _preferred_beginning(
-    rows: Sequence[tuple[int, Rename, _Draft]],
-) -> tuple[int, Rename, _Draft] | None:
+def _preferred_beginning(trials: Sequence[_Trial]) -> _Trial | None:
     """The one of several equal beginnings that the optimizer trained, where the others
     are its moving averages.
     """
-    if rows and all(row[2].met() == rows[0][2].met() for row in rows):
-        return rows[0]
+    if not trials:
+        return None
+    met = trials[0].draft.met()
+    if all(trial.draft.met() == met for trial in trials):
+        return trials[0]
+    words = [
+        {*trial.rename.one.split("."), *trial.rename.two.split(".")} for trial in trials
+    ]
     for trained, average in COPIES:
-        words = [{*row[1].one.split("."), *row[1].two.split(".")} for row in rows]
-        first = [
-            row for row, parts in zip(rows, words, strict=True) if trained in parts
+        with_trained = [
+            trial
+            for trial, parts in zip(trials, words, strict=True)
+            if trained in parts
         ]
-        if (
-            len(first) == 1
-            and sum(average in parts for parts in words) == len(rows) - 1
-        ):
-            return first[0]
+        averages = sum(average in parts for parts in words)
+        if len(with_trained) == 1 and averages == len(trials) - 1:
+            return with_trained[0]
     return None
+
+
+def _note_of_others(chosen: _Trial, best: Sequence[_Trial]) -> str:
+    """The sentence about the other beginnings by which as many elements meet, or ``."""
+    others: list[str] = []
+    for trial in best:
+        if trial.rename is chosen.rename:
+            continue
+        # The side that is shown is the one in which the two differ.
+        old, new = trial.rename.text
+        others.append(old if trial.rename.one != chosen.rename.one else new)
+    listed = ", ".join(others)
+    if not listed:
+        return ""
+    return f"{listed} fits as well; the optimizer trains the one that is used"
 
 
 def reparametrized_names(old: Shapes, new: Shapes) -> Iterator[tuple[str, str]]:
@@ -724,10 +773,10 @@ def reparametrized_names(old: Shapes, new: Shapes) -> Iterator[tuple[str, str]]:
     """
     for name in old:
         for form in REPARAMETRIZED:
-            first = form[0][0]
-            if not name.endswith(first):
+            first_end = form[0][0]
+            if not name.endswith(first_end):
                 continue
-            base = name.removesuffix(first)
+            base = name.removesuffix(first_end)
             module, dot, parameter = base.rpartition(".")
             pairs = [
                 (base + end, f"{module}{dot}{text.format(parameter)}")
@@ -753,12 +802,15 @@ def _split_numbers(name: str) -> tuple[str, Numbers]:
 
 
 def _templates_of(names: Shapes) -> _Templates:
-    found: _Templates = {}
+    """The names by their templates. Those with a `#` of their own, or too many parts,
+    are left out.
+    """
+    templates: _Templates = {}
     for name, shape in names.items():
         if "#" not in name and name.count(".") < _PARTS:
             template, numbers = _split_numbers(name)
-            found.setdefault(template, {})[numbers] = shape
-    return found
+            templates.setdefault(template, {})[numbers] = shape
+    return templates
 
 
 def _reword_name(
@@ -767,31 +819,29 @@ def _reword_name(
     """The name with one run of parts in place of another one, wherever it stands, or
     `only` at a part; numbers stay.
     """
-    parts, out = name.split("."), list[str]()
+    parts = name.split(".")
+    old_template = ".".join(old)
+    new_template = ".".join(new)
+    reworded: list[str] = []
     index = 0
     while index < len(parts):
-        run = _split_numbers(".".join(parts[index : index + len(old)]))
-        if run[0] == ".".join(old) and only in (None, index):
-            numbers = iter(run[1])
-            out += [
-                "".join(
-                    next(numbers, "") if letter == "#" else letter for letter in part
-                )
-                for part in new
-            ]
+        run = ".".join(parts[index : index + len(old)])
+        template, numbers = _split_numbers(run)
+        if template == old_template and only in (None, index):
+            reworded.append(_fill_template(new_template, numbers))
             index += len(old)
         else:
-            out.append(parts[index])
+            reworded.append(parts[index])
             index += 1
-    return ".".join(out)
+    return ".".join(reworded)
 
 
 class _Candidate:
     """A rename of words, with the pairs of templates that it would make equal."""
 
-    def __init__(self, rename: Rename, kinship: int) -> None:
+    def __init__(self, rename: Rename) -> None:
         self.rename = rename
-        self.kinship = kinship
+        self.kinship = _rename_kinship(rename) if rename.kind == "words" else 0
         self.pairs: list[tuple[str, str]] = []
         self.below: set[str] = set()
         """The modules below the words, in the pairs."""
@@ -803,14 +853,42 @@ class _Candidate:
         return self.kinship, len(self.below), self.elements
 
     @property
+    def sides(self) -> list[tuple[int, str]]:
+        """The templates of all pairs, each with the number of its side."""
+        sides: list[tuple[int, str]] = []
+        for first, second in self.pairs:
+            sides += [(0, first), (1, second)]
+        return sides
+
+    @property
     def is_sure(self) -> bool:
         """Tell whether names speak for it: the words are akin, or several modules below
         them keep their names.
         """
-        least = 0 if self.kinship >= _AKIN else 1 if self.rename.kind == "start" else 2
-        if _are_opposite(*self.rename[:2]) or _is_one_sided(self.rename):
+        if _are_opposite(self.rename.one, self.rename.two):
             return False
+        if _is_one_sided(self.rename):
+            return False
+        if self.kinship >= _AKIN:
+            least = 0
+        elif self.rename.kind == "start":
+            least = 1
+        else:
+            least = 2
         return self.met > 1 and len(self.below) >= least
+
+    def add_pair(
+        self, first: str, second: str, run: _Run, shapes: Sequence[Shape]
+    ) -> None:
+        """Count two templates that differ in a run of parts, with the shapes of the
+        tensors that meet.
+        """
+        self.pairs.append((first, second))
+        self.elements += sum(prod(shape) + 1 for shape in shapes)
+        self.met += len(shapes)
+        modules = first.split(".")[run.start + run.size : -1]
+        if any(part.strip("#") for part in modules):
+            self.below.add(".".join(modules))
 
 
 def _word_rules(one: Shapes, two: Shapes) -> list[tuple[Rename, bool]]:
@@ -819,61 +897,24 @@ def _word_rules(one: Shapes, two: Shapes) -> list[tuple[Rename, bool]]:
 
     A rename that another one contradicts, which explains as much, is left out.
     """
-    mine, other = _templates_of(one), _templates_of(two)
-    candidates: dict[tuple[str, str, Kind], _Candidate] = {}
-    of_template: dict[tuple[int, str], list[_Candidate]] = {}
-    for (first, second), (start, size, count) in _differing_runs(mine, other).items():
-        met = [
-            shape
-            for numbers, shape in mine[first].items()
-            if other[second].get(numbers) == shape
-        ]
-        common = mine[first].keys() & other[second].keys()
-        if (
-            not met
-            or len(met) < len(common)
-            or 2 * len(common) < min(len(mine[first]), len(other[second]))
-        ):
-            continue
-        rule = _rename_of_run(first.split("."), second.split("."), start, size, count)
-        if _is_laid_out(rule):
-            continue
-        key = rule.one, rule.two, rule.kind
-        candidate = candidates.get(key)
-        if candidate is None:
-            candidate = candidates[key] = _Candidate(
-                rule, _rename_kinship(rule) if rule.kind == "words" else 0
-            )
-        candidate.pairs.append((first, second))
-        candidate.elements += sum(prod(shape) + 1 for shape in met)
-        candidate.met += len(met)
-        below = first.split(".")[start + size : -1]
-        candidate.below |= (
-            {".".join(below)} if any(part.strip("#") for part in below) else set()
-        )
-        for side in ((0, first), (1, second)):
-            of_template.setdefault(side, []).append(candidate)
+    candidates = _word_candidates(_templates_of(one), _templates_of(two))
+    by_template: dict[tuple[int, str], list[_Candidate]] = {}
+    for candidate in candidates:
+        for side in candidate.sides:
+            by_template.setdefault(side, []).append(candidate)
     used: set[tuple[int, str]] = set()
     rules: list[tuple[Rename, bool]] = []
-    for candidate in sorted(
-        candidates.values(), key=lambda row: row.rank, reverse=True
-    ):
+    for candidate in sorted(candidates, key=lambda row: row.rank, reverse=True):
         if len(rules) == _RULES:
             break
-        sides = [
-            (side, text) for pair in candidate.pairs for side, text in enumerate(pair)
-        ]
-        free = [
-            pair
-            for pair in candidate.pairs
-            if (0, pair[0]) not in used and (1, pair[1]) not in used
-        ]
-        rivals = [
-            row for side in sides for row in of_template[side] if row is not candidate
-        ]
-        is_doubtful = any(row.rank == candidate.rank for row in rivals)
-        used.update(sides)
-        if free and not is_doubtful:
+        has_free_pair = any(
+            (0, first) not in used and (1, second) not in used
+            for first, second in candidate.pairs
+        )
+        # A doubtful candidate uses its templates up too: none of lower rank may have
+        # what two better ones contend for.
+        used.update(candidate.sides)
+        if has_free_pair and not _has_equal_rival(candidate, by_template):
             rename = candidate.rename._replace(
                 met=candidate.met, of=min(len(one), len(two))
             )
@@ -881,76 +922,118 @@ def _word_rules(one: Shapes, two: Shapes) -> list[tuple[Rename, bool]]:
     return rules
 
 
-def _differing_runs(
-    one: _Templates, two: _Templates
-) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """Pairs of templates that are equal but for one run of parts: where it begins, and
-    its parts on either side.
+def _has_equal_rival(
+    candidate: _Candidate, by_template: Mapping[tuple[int, str], Sequence[_Candidate]]
+) -> bool:
+    """Tell whether another candidate explains one of the same templates as well."""
+    rank = candidate.rank
+    for side in candidate.sides:
+        for rival in by_template[side]:
+            if rival is not candidate and rival.rank == rank:
+                return True
+    return False
+
+
+def _word_candidates(mine: _Templates, other: _Templates) -> list[_Candidate]:
+    """The renames of words that make templates equal, whose tensors all meet where both
+    sides have a number.
+    """
+    candidates: dict[tuple[str, str, Kind], _Candidate] = {}
+    for (first, second), run in _differing_runs(mine, other).items():
+        common = mine[first].keys() & other[second].keys()
+        shapes = [
+            shape
+            for numbers, shape in mine[first].items()
+            if other[second].get(numbers) == shape
+        ]
+        if not shapes or len(shapes) < len(common):
+            continue
+        if 2 * len(common) < min(len(mine[first]), len(other[second])):
+            continue
+        rename = _rename_of_run(first.split("."), second.split("."), run)
+        if _is_laid_out(rename):
+            continue
+        key = rename.one, rename.two, rename.kind
+        if key not in candidates:
+            candidates[key] = _Candidate(rename)
+        candidates[key].add_pair(first, second, run, shapes)
+    return list(candidates.values())
+
+
+class _Run(NamedTuple):
+    """The run of parts in which two templates differ: the number of its first part, and
+    its parts on the first side and on the second one.
+    """
+
+    start: int
+    size: int
+    other_size: int
+
+
+def _differing_runs(one: _Templates, two: _Templates) -> dict[tuple[str, str], _Run]:
+    """Pairs of templates that are equal but for one run of parts, the shortest one.
 
     A beginning and an end that many templates have pair nothing.
     """
     longest = _RUN if len(one) + len(two) <= _MANY else 1
-    runs: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    # What stands around a run -> the templates of `two` that have such a run. Looking
+    # the same up for `one` finds pairs without comparing each with each.
+    around: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for second in two:
-        for key, _, count in _template_runs(second, longest):
-            runs.setdefault(key, []).append((second, count))
-    used = Counter(
-        key
-        for first in one
-        for key, _, _ in _template_runs(first, longest)
-        if key in runs
-    )
-    best: dict[tuple[str, str], tuple[int, int, int]] = {}
+        for context, _, size in _template_runs(second, longest):
+            around.setdefault(context, []).append((second, size))
+    used: Counter[tuple[str, str]] = Counter()
     for first in one:
-        for key, start, size in _template_runs(first, longest):
-            if not 0 < used[key] <= _ALIKE or len(runs[key]) > _ALIKE:
+        for context, _, _ in _template_runs(first, longest):
+            if context in around:
+                used[context] += 1
+    runs: dict[tuple[str, str], _Run] = {}
+    for first in one:
+        numbers = first.count("#")
+        for context, start, size in _template_runs(first, longest):
+            if not 0 < used[context] <= _ALIKE or len(around[context]) > _ALIKE:
                 continue
-            for second, count in runs[key]:
-                if (
-                    size + count
-                    and first != second
-                    and first.count("#") == second.count("#")
-                ):
-                    old = best.get((first, second))
-                    if old is None or size < old[1]:
-                        best[first, second] = start, size, count
-    return best
+            for second, other_size in around[context]:
+                if first == second or not size + other_size:
+                    continue
+                if second.count("#") != numbers:
+                    continue
+                shortest = runs.get((first, second))
+                if shortest is None or size < shortest.size:
+                    runs[first, second] = _Run(start, size, other_size)
+    return runs
 
 
 def _template_runs(
     text: str, longest: int
 ) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """Yield each run of parts of a template: what stands before and behind it, where it
-    begins, and its parts.
+    """Yield each run of parts of a template: what stands before and behind it, the
+    number of its first part, and its parts.
 
     The last part is never in a run: a weight is no bias.
     """
-    ends = [0, *(found.end() for found in re.finditer(r"\.", text))]
+    ends = [0, *(dot.end() for dot in re.finditer(r"\.", text))]
     for start, begin in enumerate(ends):
         for size, end in enumerate(ends[start : start + longest + 1]):
             yield (text[:begin], text[end:]), start, size
 
 
-def _rename_of_run(
-    one: list[str], two: list[str], start: int, size: int, count: int
-) -> Rename:
+def _rename_of_run(one: list[str], two: list[str], run: _Run) -> Rename:
     """The rename of one run of parts. An empty run takes the part before it with it, or
     is a beginning.
     """
-    if not (size and count):
+    start, size, other_size = run
+    if not size or not other_size:
         if not start:
-            old, new = (
-                "".join(f"{part}." for part in row) for row in (one[:size], two[:count])
-            )
+            old = "".join(f"{part}." for part in one[:size])
+            new = "".join(f"{part}." for part in two[:other_size])
             return Rename(old, new, 0, 0)
-        start, size, count = start - 1, size + 1, count + 1
-    return Rename(
-        ".".join(one[start : start + size]),
-        ".".join(two[start : start + count]),
-        0,
-        0,
-        "words",
-    )
+        start -= 1
+        size += 1
+        other_size += 1
+    old = ".".join(one[start : start + size])
+    new = ".".join(two[start : start + other_size])
+    return Rename(old, new, 0, 0, "words")
 
 
 def _words_of(text: str) -> list[str]:
@@ -969,28 +1052,30 @@ def _rename_kinship(rule: Rename) -> int:
     """The kinship of both sides of a rename of words: 3 for the same in other words, 2
     for a part of it, 1 for a common word.
     """
-    sides = [text.split(".") for text in rule[:2]]
-    if len(sides[0]) == len(sides[1]):
+    parts_of_one = rule.one.split(".")
+    parts_of_two = rule.two.split(".")
+    if len(parts_of_one) == len(parts_of_two):
         return min(
             3 if one == two else _part_kinship(one, two)
-            for one, two in zip(*sides, strict=True)
+            for one, two in zip(parts_of_one, parts_of_two, strict=True)
         )
-    ends = [parts[-min(map(len, sides)) :] for parts in sides]
-    by_part = min(
-        _part_kinship(one, two) if _words_of(one) and _words_of(two) else 0
-        for one, two in zip(*ends, strict=True)
-    )
-    return min(max(by_part, _part_kinship(*rule[:2])), 2)
+    # Where one side is deeper its last parts count: the first ones only lead there.
+    least = min(len(parts_of_one), len(parts_of_two))
+    by_part = 2
+    for one, two in zip(parts_of_one[-least:], parts_of_two[-least:], strict=True):
+        have_words = _words_of(one) and _words_of(two)
+        by_part = min(by_part, _part_kinship(one, two) if have_words else 0)
+    return min(max(by_part, _part_kinship(rule.one, rule.two)), 2)
 
 
 def _part_kinship(one: str, two: str) -> int:
-    mine, other = _words_of(one), _words_of(two)
+    mine = _words_of(one)
+    other = _words_of(two)
     texts = {"_".join(mine), "_".join(other)}
     if sorted(mine) == sorted(other) or any(texts <= group for group in SYNONYMS):
         return 3
-    if set(mine) <= set(other) or set(other) <= set(
-        mine
-    ):  # one of them may be a number alone
+    # One of them may be a number alone, which has no words: it is a part of any.
+    if set(mine) <= set(other) or set(other) <= set(mine):
         return 2
     short, long = sorted((mine[-1], other[-1]), key=len)
     if len(mine) == len(other) == 1 and long.startswith(short):
@@ -1002,13 +1087,12 @@ def _are_opposite(one: str, two: str) -> bool:
     """Tell whether two texts have words for parts of a model that are twins, and none
     in common.
     """
-    mine, other = set(_words_of(one)), set(_words_of(two))
+    mine = set(_words_of(one))
+    other = set(_words_of(two))
     for group in OPPOSITES:
-        first, second = (
-            [number for number, words in enumerate(group) if words & side]
-            for side in (mine, other)
-        )
-        if first and second and set(first).isdisjoint(second):
+        first = {number for number, words in enumerate(group) if words & mine}
+        second = {number for number, words in enumerate(group) if words & other}
+        if first and second and first.isdisjoint(second):
             return True
     return False
 
@@ -1017,15 +1101,18 @@ def _is_one_sided(rule: Rename) -> bool:
     """Tell whether words have a part only on one side that makes a module another one:
     `norm` and `norm_cross`.
     """
-    sides = [ONE_SIDED.intersection(_words_of(text)) for text in rule[:2]]
-    return rule.kind == "words" and sides[0] != sides[1]
+    if rule.kind != "words":
+        return False
+    words_of_one = ONE_SIDED.intersection(_words_of(rule.one))
+    words_of_two = ONE_SIDED.intersection(_words_of(rule.two))
+    return words_of_one != words_of_two
 
 
 def _is_laid_out(rule: Rename) -> bool:
     """Tell whether both sides are names of tensors that different code lays out in
     different ways.
     """
-    ends = {text.rpartition(".")[2].lower() for text in rule[:2]}
+    ends = {side.rpartition(".")[2].lower() for side in (rule.one, rule.two)}
     return any(len(ends & group) > 1 for group in LAID_OUT)
 
 
@@ -1049,10 +1136,8 @@ class Shift(NamedTuple):
     @property
     def reason(self) -> str:
         """The sentence that says so."""
-        one, two = (
-            show(f"{text[:-1].replace('#', '<n>')}{number}", 60)
-            for text, number in zip(self[:2], self.begins, strict=True)
-        )
+        one = _shown_module(self.one, self.begins[0])
+        two = _shown_module(self.two, self.begins[1])
         return (
             f"{one} is the first in PRETRAINED and {two} in the target, so the numbers "
             "are probably shifted"
@@ -1063,9 +1148,12 @@ class Shift(NamedTuple):
         """The texts for `--sub` that shift the numbers; empty where there are too many,
         or where a slash is in the way.
         """
-        first, last, step = self.begins[0], self.last, self.begins[1] - self.begins[0]
+        first = self.begins[0]
+        last = self.last
+        step = self.begins[1] - first
         if last - first >= _NUMBERED or "/" in self.one or first + step < 0:
             return []
+        # In this order no substitution meets a number that one before it made.
         numbers = range(first, last + 1) if step < 0 else range(last, first - 1, -1)
         begin = re.escape(self.one[:-1]).replace(r"\#", "[0-9]+")
         return [
@@ -1074,49 +1162,65 @@ class Shift(NamedTuple):
         ]
 
 
+def _shown_module(template: str, number: int) -> str:
+    """A template that ends with `#`, as text with the number there."""
+    return show(f"{template[:-1].replace('#', '<n>')}{number}", 60)
+
+
 def shift_of(one: Shapes, two: Shapes, partners: Mapping[str, str]) -> Shift | None:
     """The modules that meet by number, and of which more would meet, all, if one side
     counted from another number on.
     """
-    mine, other = _templates_of(one), _templates_of(two)
-    groups: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
-    pairs = dict.fromkeys(
-        (_split_numbers(partner)[0], _split_numbers(name)[0])
-        for name, partner in partners.items()
-    )
-    for first, second in pairs:
-        places = first.count("#")
-        if places == second.count("#") and first in mine and second in other:
-            ends = [
-                [found.end() for found in re.finditer("#", text)]
-                for text in (first, second)
-            ]
-            for place in range(places):
-                key = first[: ends[0][place]], second[: ends[1][place]], place
-                groups.setdefault(key, []).append((first, second))
+    mine = _templates_of(one)
+    other = _templates_of(two)
+    groups = _paired_lists(mine, other, partners)
     for (first, second, place), templates in groups.items():
-        sides = [
-            [numbers[place] for pair in templates for numbers in side[pair[index]]]
-            for index, side in enumerate((mine, other))
-        ]
-        if not all(map(is_number, chain(*sides))):
+        numbers_of_one: list[str] = []
+        numbers_of_two: list[str] = []
+        for old, new in templates:
+            numbers_of_one += [numbers[place] for numbers in mine[old]]
+            numbers_of_two += [numbers[place] for numbers in other[new]]
+        if not all(is_number(text) for text in numbers_of_one + numbers_of_two):
             continue  # no list of modules is as long
-        begins = min(map(int, sides[0])), min(map(int, sides[1]))
-        if begins[0] == begins[1]:
+        begins = min(map(int, numbers_of_one)), min(map(int, numbers_of_two))
+        step = begins[1] - begins[0]
+        if not step:
             continue
         now = moved = least = 0
         for old, new in templates:
             for numbers, shape in mine[old].items():
-                number = str(int(numbers[place]) + begins[1] - begins[0])
+                number = str(int(numbers[place]) + step)
+                shifted = (*numbers[:place], number, *numbers[place + 1 :])
                 now += other[new].get(numbers) == shape
-                moved += (
-                    other[new].get((*numbers[:place], number, *numbers[place + 1 :]))
-                    == shape
-                )
+                moved += other[new].get(shifted) == shape
             least += min(len(mine[old]), len(other[new]))
         if 0 < now < moved == least:
-            return Shift(first, second, begins, max(map(int, sides[0])))
+            return Shift(first, second, begins, max(map(int, numbers_of_one)))
     return None
+
+
+def _paired_lists(
+    mine: _Templates, other: _Templates, partners: Mapping[str, str]
+) -> dict[tuple[str, str, int], list[tuple[str, str]]]:
+    """The lists of modules that both sides have: the templates of their names up to a
+    number, and which number of a name that is -> the pairs of templates below them.
+    """
+    pairs: dict[tuple[str, str], None] = {}
+    for name, partner in partners.items():
+        pairs[_split_numbers(partner)[0], _split_numbers(name)[0]] = None
+    lists: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
+    for first, second in pairs:
+        if first not in mine or second not in other:
+            continue
+        ends_of_first = [number.end() for number in re.finditer("#", first)]
+        ends_of_second = [number.end() for number in re.finditer("#", second)]
+        if len(ends_of_first) != len(ends_of_second):
+            continue
+        ends = zip(ends_of_first, ends_of_second, strict=True)
+        for place, (first_end, second_end) in enumerate(ends):
+            key = first[:first_end], second[:second_end], place
+            lists.setdefault(key, []).append((first, second))
+    return lists
 
 
 # --- shapes ---------------------------------------------------------------------------
@@ -1126,40 +1230,49 @@ def _match_by_shape(one: Shapes, two: Shapes) -> dict[str, str]:
     """Names of `one` -> names of `two`, by their last parts, shapes and numbers, then
     by their order alone.
     """
-    pairs: dict[str, str] = {}
-    groups: list[dict[object, list[str]]] = []
-    templates = _templates_of(one), _templates_of(two)
-    for side in templates:
-        group: dict[object, list[str]] = {}
-        for text, shapes in side.items():
-            group.setdefault(
-                (text.rpartition(".")[2], frozenset(shapes.items())), []
-            ).append(text)
-        groups.append(group)
-    for key, mine in groups[0].items():
-        other = groups[1].get(key, [])
-        for first, second in (
-            zip(mine, other, strict=True) if len(mine) == len(other) else ()
-        ):
-            if _may_pair(first, second):
-                for numbers in templates[0][first]:
-                    pairs[_fill_template(first, numbers)] = _fill_template(
-                        second, numbers
-                    )
+    pairs = _pair_alike_templates(_templates_of(one), _templates_of(two))
     taken = set(pairs.values())
-    rest = (
-        [name for name in one if name not in pairs],
-        [name for name in two if name not in taken],
-    )
-    if len(rest[0]) != len(rest[1]):  # old files of BatchNorm lack its counter
-        rest = (_without_counters(rest[0]), _without_counters(rest[1]))
-    for first, second in zip(*rest, strict=False):  # a head at the end has no partner
+    rest_of_one = [name for name in one if name not in pairs]
+    rest_of_two = [name for name in two if name not in taken]
+    if len(rest_of_one) != len(rest_of_two):  # old files of BatchNorm lack its counter
+        rest_of_one = _without_counters(rest_of_one)
+        rest_of_two = _without_counters(rest_of_two)
+    # A head at the end has no partner, so the two may be of unequal length.
+    for first, second in zip(rest_of_one, rest_of_two, strict=False):
         leaves = {first.rpartition(".")[2], second.rpartition(".")[2]}
-        if one[first] != two[second] or (len(leaves) > 1 and leaves <= _LEAVES):
+        are_other_leaves = len(leaves) > 1 and leaves <= _LEAVES
+        if one[first] != two[second] or are_other_leaves:
             break
         if _may_pair(first, second):
             pairs[first] = second
     return pairs
+
+
+def _pair_alike_templates(mine: _Templates, other: _Templates) -> dict[str, str]:
+    """Names of `one` -> names of `two`, where both sides have as many templates of one
+    last part, the same numbers and the same shapes: these pair in their order.
+    """
+    alike_of_two = _group_alike(other)
+    pairs: dict[str, str] = {}
+    for key, firsts in _group_alike(mine).items():
+        seconds = alike_of_two.get(key, [])
+        if len(firsts) != len(seconds):
+            continue
+        for first, second in zip(firsts, seconds, strict=True):
+            if _may_pair(first, second):
+                for numbers in mine[first]:
+                    name = _fill_template(first, numbers)
+                    pairs[name] = _fill_template(second, numbers)
+    return pairs
+
+
+def _group_alike(templates: _Templates) -> dict[object, list[str]]:
+    """The templates by their last part, and the numbers and shapes below them."""
+    groups: dict[object, list[str]] = {}
+    for template, shapes in templates.items():
+        key = template.rpartition(".")[2], frozenset(shapes.items())
+        groups.setdefault(key, []).append(template)
+    return groups
 
 
 def _may_pair(one: str, two: str) -> bool:
@@ -1171,9 +1284,11 @@ def _may_pair(one: str, two: str) -> bool:
 
 
 def _without_counters(names: list[str]) -> list[str]:
+    """The names without the counters that BatchNorm keeps."""
     return [name for name in names if not name.endswith("num_batches_tracked")]
 
 
 def _fill_template(template: str, numbers: Numbers) -> str:
+    """The template with a number in place of each `#`; a `#` without a number goes."""
     rest = iter(numbers)
-    return "".join(next(rest) if letter == "#" else letter for letter in template)
+    return "".join(next(rest, "") if letter == "#" else letter for letter in template)

@@ -140,20 +140,34 @@ def matches(
     `model` is what a live model says of a section: the indices of its parameters in
     order, and of those that are trained.
     """
-    held = [
-        (section, groups)
-        for section in sections
-        if section.kind == "optimizer" and (groups := groups_of(section))
-    ]
+    held: list[tuple[Section, list[Group]]] = []
+    for section in sections:
+        if section.kind == "optimizer":
+            groups = groups_of(section)
+            if groups:
+                held.append((section, groups))
     matching = _Matching(checkpoint, sections, buffers)
     if model is not None:
         path, parameters, trained = model
-        count = sum(len(group.slots) for _, groups in held for group in groups)
+        count = sum(_count_slots(groups) for _, groups in held)
         matching.order(path, trained if count == len(trained) else parameters)
     return tuple(
         match._replace(is_flat=_is_flat(match.optimizer))
         for match in matching.all(held)
     )
+
+
+def _count_slots(groups: Sequence[Group]) -> int:
+    """The number of parameters in groups."""
+    return sum(len(group.slots) for group in groups)
+
+
+def _all_slots(groups: Sequence[Group]) -> tuple[Slot, ...]:
+    """The parameters of groups, in the order in which the optimizer got them."""
+    slots: list[Slot] = []
+    for group in groups:
+        slots += group.slots
+    return tuple(slots)
 
 
 def recorded(
@@ -164,27 +178,30 @@ def recorded(
     `indices` are the indices of the model's tensors by name. Parameters that do not
     belong to the model are left out.
     """
-    mine = [
-        number for number, parameter in enumerate(handed.names) if parameter in indices
-    ]
-    slots = tuple(
-        Slot(
-            number,
-            handed.names[number],
-            None,
-            handed.has_state[number],
-            handed.steps[number],
-            handed.keeps_state[number],
+    slots: list[Slot] = []
+    tensors: list[int] = []
+    for number, parameter in enumerate(handed.names):
+        if parameter not in indices:
+            continue
+        tensors.append(indices[parameter])
+        slots.append(
+            Slot(
+                number,
+                parameter,
+                None,
+                handed.has_state[number],
+                handed.steps[number],
+                handed.keeps_state[number],
+            )
         )
-        for number in mine
-    )
+    has_flat_field = not _FLAT.isdisjoint(handed.fields)
     return Match(
         Section((KEY, "optimizers", name), name, "optimizer", 0),
         (model,),
-        slots,
-        tuple(indices[str(slot.name)] for slot in slots),
+        tuple(slots),
+        tuple(tensors),
         by_name=True,
-        is_flat=bool(_FLAT.intersection(handed.fields)) and sum(handed.has_state) == 1,
+        is_flat=has_flat_field and sum(handed.has_state) == 1,
     )
 
 
@@ -193,10 +210,12 @@ _FLAT = frozenset(("old_dirs", "func_evals", "H_diag"))
 
 
 def _is_flat(optimizer: Section) -> bool:
-    held = children_of(parts_of(optimizer.node).get("state"))
-    return len(held) == 1 and any(
-        str(field) in _FLAT for field, _ in children_of(held[0][1])
-    )
+    """Tell whether one state stands for all parameters."""
+    states = children_of(parts_of(optimizer.node).get("state"))
+    if len(states) != 1:
+        return False
+    _, state = states[0]
+    return any(str(field) in _FLAT for field, _ in children_of(state))
 
 
 def by_order(checkpoint: Checkpoint, match: Match) -> frozenset[int]:
@@ -209,11 +228,12 @@ def by_order(checkpoint: Checkpoint, match: Match) -> frozenset[int]:
         None if index is None else checkpoint.tensors[index].tensor.shape
         for index in match.indices
     ]
-    counts = Counter(shapes)
-    if not match.exact:  # the model has other tensors, which it may hold instead
-        counts = Counter(
-            entry.tensor.shape for model in match.models for entry in model.entries
-        )
+    counts: Counter[tuple[int, ...] | None] = Counter()
+    if match.exact:
+        counts.update(shapes)
+    else:  # the model has other tensors, which it may hold instead
+        for model in match.models:
+            counts.update(entry.tensor.shape for entry in model.entries)
     return frozenset(
         number
         for number, shape in enumerate(shapes)
@@ -226,92 +246,108 @@ def groups_of(section: Section) -> list[Group]:
     numbers.
     """
     parts = parts_of(section.node)
-    state = {_state_key(key): node for key, node in children_of(parts.get("state"))}
+    states = {_state_key(key): node for key, node in children_of(parts.get("state"))}
     lost = {_state_key(key) for key in look(parts.get(LOST_STATE)).children}
-    momentum_only = {
-        str(key) for node in state.values() for key, _ in children_of(node)
-    } <= {"momentum_buffer"}
+    state_names: set[str] = set()
+    for node in states.values():
+        state_names.update(str(key) for key, _ in children_of(node))
+    has_momentum_only = state_names <= {"momentum_buffer"}
     groups: list[Group] = []
     for _, group in children_of(parts.get("param_groups")):
         fields = dict(children_of(group))
-        keys, names = look(fields.get("params")), look(fields.get("param_names"))
-        if keys.kind != "sequence" or any(map(_is_huge, keys.children)):
+        keys = look(fields.get("params"))
+        if keys.kind != "sequence" or any(_is_huge(key) for key in keys.children):
             return []
-        named = (
-            names.children
-            if names.kind == "sequence" and len(names.children) == len(keys.children)
-            else ()
-        )
-        row = []
-        keeps_state = not momentum_only or look(fields.get("momentum")).value not in (
-            0,
-            0.0,
-            None,
-        )
-        for index, key in enumerate(keys.children):
-            name = named[index] if named else key
-            held = state.get(_state_key(key))
-            if held is None and type(key) is int:
-                held = state.get(
-                    str(key)
-                )  # a distributed checkpoint has the numbers of the state as text
-            slot = _make_slot(key, str(name) if isinstance(name, str) else None, held)
-            row.append(
-                slot._replace(keeps_state=keeps_state and _state_key(key) not in lost)
-            )
+        names = _parameter_names(fields, keys.children)
+        # SGD keeps nothing but a buffer of the momentum, where a group has one.
+        momentum = look(fields.get("momentum")).value
+        keeps_state = not has_momentum_only or momentum not in (0, 0.0, None)
+        slots: list[Slot] = []
+        for key, name in zip(keys.children, names, strict=True):
+            slot = _make_slot(key, name, _state_of(key, states))
+            is_kept = keeps_state and _state_key(key) not in lost
+            slots.append(slot._replace(keeps_state=is_kept))
         decay = look(fields.get("weight_decay")).value
-        groups.append(
-            Group(row, bool(decay) if isinstance(decay, (int, float)) else None)
-        )
+        decays = bool(decay) if isinstance(decay, (int, float)) else None
+        groups.append(Group(slots, decays))
     return groups
 
 
+def _parameter_names(
+    fields: dict[str | int, Node], keys: Sequence[Node]
+) -> list[str | None]:
+    """The names of the parameters of a group: from `param_names`, or its keys where
+    these are names. None for one without a name.
+    """
+    listed = look(fields.get("param_names"))
+    named = keys
+    if keys and listed.kind == "sequence" and len(listed.children) == len(keys):
+        named = listed.children
+    return [str(name) if isinstance(name, str) else None for name in named]
+
+
+def _state_of(key: Node, states: dict[object, Node]) -> Node:
+    """The state of the parameter that has this key in its group, or None."""
+    state = states.get(_state_key(key))
+    if state is None and type(key) is int:
+        # A distributed checkpoint has the numbers of the state as text.
+        state = states.get(str(key))
+    return state
+
+
 def _state_key(key: Node) -> object:
-    return str(key) if isinstance(key, str) else key if type(key) is int else id(key)
+    """A key that is equal where the keys of two nodes are: numbers and texts by value,
+    anything else by identity, because it may not be hashable.
+    """
+    if isinstance(key, str):
+        return str(key)
+    return key if type(key) is int else id(key)
 
 
 def _is_huge(key: Node) -> bool:
     """Tell whether a key is no number and no name of a parameter: finding it among
     others takes as long as it is.
     """
-    return (type(key) is int and abs(key) >= _LARGEST) or (
-        isinstance(key, str) and len(key) > _LONGEST_NAME
-    )
+    if type(key) is int:
+        return abs(key) >= _LARGEST
+    return isinstance(key, str) and len(key) > _LONGEST_NAME
 
 
 def _make_slot(key: Node, name: str | None, state: Node) -> Slot:
+    """The slot of a parameter with its state, which is None where there is none."""
     if state is None:
         return Slot(key, name, None, False)
     fields = {str(field): node for field, node in children_of(state)}
-    shapes = {
-        field: tensor.shape
-        for field, node in fields.items()
-        if (tensor := tensor_of(node)) is not None
-    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for field, node in fields.items():
+        tensor = tensor_of(node)
+        if tensor is not None:
+            shapes[field] = tensor.shape
     shape = _parameter_shape(shapes)
     if "projector" in fields:  # GaLore and its kin keep moments of a projection
         shape = None
-    is_mixed = shape is None and len({other for other in shapes.values() if other}) > 1
-    moments = tuple(
-        ref
-        for moment in _MOMENTS
-        if isinstance(ref := tensor_of(fields.get(moment)), TensorRef)
-    )
+    several = {state_shape for state_shape in shapes.values() if state_shape}
+    moments: list[TensorRef] = []
+    for moment in _MOMENTS:
+        tensor = tensor_of(fields.get(moment))
+        if isinstance(tensor, TensorRef):
+            moments.append(tensor)
     return Slot(
         key,
         name,
         shape,
         bool(fields),
         fields.get("step"),
-        is_mixed=is_mixed,
-        moments=moments,
+        is_mixed=shape is None and len(several) > 1,
+        moments=tuple(moments),
     )
 
 
 def _parameter_shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """Return the shape of a parameter from the shapes of its state, or None."""
     for row, column in _FACTORS:
-        if row in shapes and column in shapes and shapes[row] and shapes[column]:
+        # Vectors have factors without dimensions, which say nothing.
+        if shapes.get(row) and shapes.get(column):
             kept = shapes[row][:-1] if row == "row_var" else shapes[row]
             return (*kept, shapes[column][-1])
     for name in _ELEMENTWISE:
@@ -371,25 +407,25 @@ class _Matching:
     def all(self, held: Sequence[tuple[Section, list[Group]]]) -> list[Match]:
         """A match for each optimizer with its groups."""
         named = [self._match_by_name(section, groups) for section, groups in held]
-        fits = [
-            [] if match is not None else self._find_fits(groups)
-            for match, (_, groups) in zip(named, held, strict=True)
-        ]
-        chosen = self._shared_fits(held, fits) or {}
-        for number, fit in enumerate(
-            self._choose_fits([section for section, _ in held], fits)
-        ):
-            chosen.setdefault(number, fit)
-        return [
-            match or _match_of_fit(section, groups, chosen[number])
-            for number, (match, (section, groups)) in enumerate(
-                zip(named, held, strict=True)
-            )
-        ]
+        fits: list[list[_Fit]] = []
+        for match, (_, groups) in zip(named, held, strict=True):
+            fits.append([] if match is not None else self._find_fits(groups))
+        optimizers = [section for section, _ in held]
+        chosen = self._choose_fits(optimizers, fits)
+        for number, fit in self._shared_fits(held, fits).items():
+            chosen[number] = fit
+        results: list[Match] = []
+        for number, (section, groups) in enumerate(held):
+            by_name = named[number]
+            if by_name is not None:
+                results.append(by_name)
+            else:
+                results.append(_match_of_fit(section, groups, chosen[number]))
+        return results
 
     def _match_by_name(self, optimizer: Section, groups: list[Group]) -> Match | None:
         """The match by the names that the optimizer gives its parameters, or None."""
-        slots = tuple(slot for group in groups for slot in group.slots)
+        slots = _all_slots(groups)
         if not all(slot.name for slot in slots):
             return None
         for model in self._models:
@@ -409,25 +445,24 @@ class _Matching:
         """Every model that fits, and where none does to the last tensor, every chain of
         models that does.
         """
-        count = sum(len(group.slots) for group in groups)
-        fits = [
-            fit
-            for model in self._models
-            if (fit := self._fit_models((model,), groups)) is not None
-        ]
+        fits: list[_Fit] = []
+        for model in self._models:
+            fit = self._fit_models((model,), groups)
+            if fit is not None:
+                fits.append(fit)
         if any(fit.exact for fit in fits):
             return fits
-        chains = []
+        chains: list[_Fit] = []
         seen: set[frozenset[Path]] = set()
-        for models in self._model_chains(count):
-            parts = frozenset(model.path for model in models)
-            if parts in seen:
+        for models in self._model_chains(_count_slots(groups)):
+            paths = frozenset(model.path for model in models)
+            if paths in seen:
                 # their first order that fits, which is that of the file where they are
                 # twins
                 continue
             chain = self._fit_models(models, groups)
             if chain is not None:
-                seen.add(parts)
+                seen.add(paths)
                 chains.append(chain)
             if len(chains) == _CHAINS:
                 break
@@ -439,100 +474,116 @@ class _Matching:
         """
         parts = [*self._models, *self._beside][:_PARTS]
         sizes = [len(self._free[part.path]) for part in parts]
-        for size in range(2, min(len(parts), _LONGEST_CHAIN) + 1):
-            for numbers in combinations(range(len(parts)), size):
-                if sum(sizes[number] for number in numbers) == count and numbers[
-                    0
-                ] < len(self._models):
-                    for order in (
-                        permutations(numbers) if size <= _ORDERED else (numbers,)
-                    ):
-                        yield tuple(parts[number] for number in order)
+        longest = min(len(parts), _LONGEST_CHAIN)
+        for length in range(2, longest + 1):
+            for numbers in combinations(range(len(parts)), length):
+                # Models come before what lies beside them: the first number of a chain
+                # tells whether it has a model.
+                has_model = numbers[0] < len(self._models)
+                if sum(sizes[number] for number in numbers) != count or not has_model:
+                    continue
+                orders = permutations(numbers) if length <= _ORDERED else (numbers,)
+                for order in orders:
+                    yield tuple(parts[number] for number in order)
 
     def _fit_models(
         self, models: tuple[Section, ...], groups: list[Group]
     ) -> _Fit | None:
-        rows = [row for model in models for row in self._free[model.path]]
-        count = sum(len(group.slots) for group in groups)
-        exact = len(rows) == count
-        shaped = [
-            slot.shape
-            for group in groups
-            for slot in group.slots
-            if slot.shape is not None
-        ]
-        if (len(models) > 1 and not exact) or not (exact or shaped):
+        """Fit the parameters of models, one after the other, to an optimizer. Return
+        None where they do not fit, or where nothing speaks for it.
+        """
+        rows: list[tuple[int, Entry]] = []
+        for model in models:
+            rows += self._free[model.path]
+        slots = _all_slots(groups)
+        shapes = [slot.shape for slot in slots if slot.shape is not None]
+        is_exact = len(rows) == len(slots)
+        # One model may have frozen tensors, if shapes say which. A chain may not.
+        if not is_exact and (len(models) > 1 or not shapes):
             return None
-        if count == 1 and not exact and prod(shaped[0]) < 2:
+        if len(slots) == 1 and not is_exact and prod(shapes[0]) < 2:
             # a temperature (`log_alpha`) is no tensor of a model that has one element
             # too
             return None
         assigned = _assign_candidates(groups, rows)
-        return None if assigned is None else _Fit(models, assigned, exact)
+        return None if assigned is None else _Fit(models, assigned, is_exact)
 
     def _shared_fits(
         self, held: Sequence[tuple[Section, list[Group]]], fits: Sequence[list[_Fit]]
-    ) -> dict[int, _Fit | None] | None:
+    ) -> dict[int, _Fit]:
         """Several optimizers that share out the parameters of one model, as Muon takes
-        matrices and AdamW the rest.
+        matrices and AdamW the rest: the number of each -> its fit.
         """
         for model in self._models:
-            mine = [
+            sharing = [
                 number
-                for number, rows in enumerate(fits)
-                if rows
-                and not any(fit.exact for fit in rows)
-                and any(fit.models == (model,) for fit in rows)
+                for number, own_fits in enumerate(fits)
+                if _may_share(own_fits, model)
             ]
-            counts = [
-                sum(len(group.slots) for group in held[number][1]) for number in mine
-            ]
+            counts = [_count_slots(held[number][1]) for number in sharing]
             free = self._free[model.path]
-            if len(mine) < 2 or sum(counts) != len(free):
+            if len(sharing) < 2 or sum(counts) != len(free):
                 continue
-            assigned = _assign_candidates(
-                [group for number in mine for group in held[number][1]],
-                free,
-                shared=True,
-            )
+            groups: list[Group] = []
+            for number in sharing:
+                groups += held[number][1]
+            assigned = _assign_candidates(groups, free, shared=True)
             if assigned is None:
                 continue
-            chosen: dict[int, _Fit | None] = {}
+            chosen: dict[int, _Fit] = {}
             first = 0
-            for number, count in zip(mine, counts, strict=True):
+            for number, count in zip(sharing, counts, strict=True):
                 chosen[number] = _Fit((model,), assigned[first : first + count], False)
                 first += count
             return chosen
-        return None
+        return {}
 
     def _choose_fits(
         self, optimizers: Sequence[Section], fits: Sequence[list[_Fit]]
     ) -> list[_Fit | None]:
         """The fit of each optimizer, where keys and order leave one."""
-        rows = [[fit for fit in mine if fit.exact] or mine for mine in fits]
-        rows = [
-            _akin_fits(section, mine)
-            for section, mine in zip(optimizers, rows, strict=True)
-        ]
-        chosen: list[_Fit | None] = [None] * len(rows)
-        for number, mine in enumerate(rows):
-            if len(mine) == 1:
-                chosen[number] = mine[0]
-            elif mine and all(fit.exact and len(fit.models) == 1 for fit in mine):
+        left: list[list[_Fit]] = []
+        for optimizer, own_fits in zip(optimizers, fits, strict=True):
+            exact = [fit for fit in own_fits if fit.exact]
+            left.append(_akin_fits(optimizer, exact or own_fits))
+        chosen: list[_Fit | None] = [None] * len(left)
+        for number, own_fits in enumerate(left):
+            if len(own_fits) == 1:
+                chosen[number] = own_fits[0]
+            elif own_fits and all(_is_one_whole_model(fit) for fit in own_fits):
                 # Twins: as many optimizers as models, in one order.
-                paths = [fit.models[0].path for fit in mine]
+                paths = _first_paths(own_fits)
                 twins = [
                     other
-                    for other, row in enumerate(rows)
-                    if [f.models[0].path for f in row] == paths
+                    for other, other_fits in enumerate(left)
+                    if _first_paths(other_fits) == paths
                 ]
-                if len(twins) == len(mine):
-                    chosen[number] = mine[twins.index(number)]
+                if len(twins) == len(own_fits):
+                    chosen[number] = own_fits[twins.index(number)]
         return chosen
 
 
+def _may_share(fits: Sequence[_Fit], model: Section) -> bool:
+    """Tell whether an optimizer with these fits can hold a part of a model."""
+    if any(fit.exact for fit in fits):
+        return False
+    return any(fit.models == (model,) for fit in fits)
+
+
+def _is_one_whole_model(fit: _Fit) -> bool:
+    return fit.exact and len(fit.models) == 1
+
+
+def _first_paths(fits: Sequence[_Fit]) -> list[Path]:
+    """The path of the first model of each fit."""
+    return [fit.models[0].path for fit in fits]
+
+
 def _match_of_fit(optimizer: Section, groups: list[Group], fit: _Fit | None) -> Match:
-    slots = tuple(slot for group in groups for slot in group.slots)
+    """The match of an optimizer by its fit: a parameter with one candidate is
+    decided.
+    """
+    slots = _all_slots(groups)
     if fit is None:
         return Match(optimizer, (), slots, (None,) * len(slots), groups=len(groups))
     decided = tuple(
@@ -551,10 +602,14 @@ def _match_of_fit(optimizer: Section, groups: list[Group], fit: _Fit | None) -> 
 
 _BESIDE = 64
 """Tensors of a part beside the models that a loss may have."""
-_PARTS, _LONGEST_CHAIN, _ORDERED, _CHAINS = 8, 4, 3, 8
-"""Parts of which chains are made, parts of a chain, parts up to which every order is
-tried, and chains that are kept.
-"""
+_PARTS = 8
+"""Parts of which chains are made."""
+_LONGEST_CHAIN = 4
+"""Parts of a chain."""
+_ORDERED = 3
+"""Parts up to which every order is tried."""
+_CHAINS = 8
+"""Chains that are kept."""
 _COPIED = frozenset(
     (
         "target",
@@ -605,13 +660,13 @@ def _section_words(path: Path) -> set[str]:
     """The words of the keys of a section that say which one it is: `optimizer_G` ->
     `g`.
     """
-    words = [
-        word.lower() for key in path for word in re.findall(_WORDS, str(key)[:_KEY])
-    ]
-    stems = {
-        word.removeprefix("net").removeprefix("optim").removeprefix("opt") or word
-        for word in words
-    }
+    stems: set[str] = set()
+    for key in path:
+        for part in re.findall(_WORDS, str(key)[:_KEY]):
+            word = part.lower()
+            stem = word.removeprefix("net").removeprefix("optim").removeprefix("opt")
+            stems.add(stem or word)
+    # `optimizer` and `optimiser` leave their ends.
     return {
         stem for stem in stems if stem not in _COMMON and stem not in ("izer", "imizer")
     }
@@ -628,20 +683,21 @@ def _akin_fits(optimizer: Section, fits: list[_Fit]) -> list[_Fit]:
     if len(fits) < 2:
         return fits
     words = _section_words(optimizer.path)
-    scores = [
-        _words_kinship(
-            words, {word for model in fit.models for word in _section_words(model.path)}
-        )
-        for fit in fits
-    ]
-    best = [
-        fit for fit, score in zip(fits, scores, strict=True) if score == max(scores)
-    ]
-    trained = [
-        fit
-        for fit in best
-        if not any(_COPIED & _section_words(model.path) for model in fit.models)
-    ]
+    model_words: list[set[str]] = []
+    for fit in fits:
+        words_of_fit: set[str] = set()
+        for model in fit.models:
+            words_of_fit |= _section_words(model.path)
+        model_words.append(words_of_fit)
+    scores = [_words_kinship(words, others) for others in model_words]
+    most = max(scores)
+    best: list[_Fit] = []
+    trained: list[_Fit] = []
+    for fit, score, others in zip(fits, scores, model_words, strict=True):
+        if score == most:
+            best.append(fit)
+            if _COPIED.isdisjoint(others):
+                trained.append(fit)
     return trained or best
 
 
@@ -650,16 +706,20 @@ def _words_kinship(words: set[str], others: set[str]) -> int:
     as `g` for `generator`.
     """
     same = words & others
-    short = {
-        word
-        for word in words - same
-        if any(
-            other[:1] == word[:1]
-            and (len(word) == 1 or len(other) == 1 or other.startswith(word[:3]))
-            for other in others - same
-        )
-    }
-    return 2 * len(same) + len(short)
+    short = 0
+    for word in words - same:
+        if any(_may_abbreviate(word, other) for other in others - same):
+            short += 1
+    return 2 * len(same) + short
+
+
+def _may_abbreviate(word: str, other: str) -> bool:
+    """Tell whether one of two words is the first letter of the other one, or both begin
+    with the same three.
+    """
+    if other[:1] != word[:1]:
+        return False
+    return len(word) == 1 or len(other) == 1 or other.startswith(word[:3])
 
 
 def _named_indices(
@@ -670,14 +730,15 @@ def _named_indices(
     """
     if not slots or slots[0].name is None:
         return []
-    indices = {
-        unwrapped_name(model.relative(checkpoint.tensors[index].name)): index
-        for index in model.indices
-    }
-    named = [
-        indices.get(unwrapped_name(slot.name)) if slot.name else None for slot in slots
+    by_name: dict[str, int] = {}
+    for index in model.indices:
+        name = model.relative(checkpoint.tensors[index].name)
+        by_name[unwrapped_name(name)] = index
+    indices = [
+        by_name.get(unwrapped_name(slot.name)) if slot.name else None for slot in slots
     ]
-    return named if 2 * sum(index is not None for index in named) > len(slots) else []
+    known = sum(index is not None for index in indices)
+    return indices if 2 * known > len(slots) else []
 
 
 def _parameter_candidates(model: Section, buffers: Sequence[bool]) -> list[int]:
@@ -722,7 +783,7 @@ def _assign_candidates(
     None when the order of the model does not fit. With `shared` the groups belong to
     several optimizers.
     """
-    is_exact = sum(len(group.slots) for group in groups) == len(rows)
+    is_exact = _count_slots(groups) == len(rows)
     orders = [rows]
     if len(groups) > 1 and not shared:
         if is_exact and all(len(group.slots) == 1 for group in groups):
@@ -732,25 +793,30 @@ def _assign_candidates(
             orders.append(rows[::-1])
         else:  # minGPT sorts the names in each group
             orders.append(sorted(rows, key=lambda row: row[1].name))
+    may_have_kinds = is_exact and len(groups) > 1 and not shared
     candidates: Candidates | None = None
     for order in orders:
-        kinds = (
-            _decay_kinds(groups, order)
-            if is_exact and len(groups) > 1 and not shared
-            else None
-        )
-        assigned = None if kinds is None else _assign_in_order(groups, order, kinds)
-        assigned = (
-            _assign_in_order(groups, order, None) if assigned is None else assigned
-        )
+        kinds = _decay_kinds(groups, order) if may_have_kinds else None
+        assigned = None
+        if kinds is not None:
+            assigned = _assign_in_order(groups, order, kinds)
+        if assigned is None:
+            assigned = _assign_in_order(groups, order, None)
         if candidates is None:
             candidates = assigned
         elif assigned is not None:
-            candidates = [
-                tuple(sorted({*own, *other})) if own and other else ()
-                for own, other in zip(candidates, assigned, strict=True)
-            ]
+            candidates = _join_candidates(candidates, assigned)
     return candidates
+
+
+def _join_candidates(first: Candidates, second: Candidates) -> Candidates:
+    """The candidates that each slot has in one order or the other; none where one of
+    both has too many to list.
+    """
+    return [
+        tuple(sorted({*own, *other})) if own and other else ()
+        for own, other in zip(first, second, strict=True)
+    ]
 
 
 def _decay_kinds(
@@ -764,13 +830,11 @@ def _decay_kinds(
     must be as many as it asks for.
     """
     decays = [group.decays for group in groups]
-    if {True, False} != set(decays):
+    if set(decays) != {True, False}:
         if len(groups) != 2:
             return None
-        decays = [
-            True,
-            False,
-        ]  # both have the same weight decay: the shapes say which is which
+        # Both have the same weight decay: the shapes say which is which.
+        decays = [True, False]
     shapes: dict[bool, list[tuple[int, ...]]] = {True: [], False: []}
     unknown = {True: 0, False: 0}
     for group, decay in zip(groups, decays, strict=True):
@@ -783,19 +847,20 @@ def _decay_kinds(
         shapes = {True: shapes[False], False: shapes[True]}
         unknown = {True: unknown[False], False: unknown[True]}
         decays = [not decay for decay in decays]
-    matrices, vectors = set(shapes[True]), set(shapes[False])
-    if (
-        any(len(shape) < 2 for shape in matrices)
-        or not any(len(shape) < 2 for shape in vectors)
-        or matrices & vectors
-        or any(len(shapes[kind]) < max(2, unknown[kind]) for kind in shapes)
-    ):
+    matrices = set(shapes[True])
+    vectors = set(shapes[False])
+    if any(len(shape) < 2 for shape in matrices) or matrices & vectors:
         return None
-    kinds = [
-        entry.tensor.shape not in vectors
-        and (entry.tensor.shape in matrices or len(entry.tensor.shape) > 1)
-        for _, entry in rows
-    ]
+    if not any(len(shape) < 2 for shape in vectors):
+        return None
+    for kind in (True, False):
+        if len(shapes[kind]) < max(2, unknown[kind]):
+            return None
+    kinds: list[bool] = []
+    for _, entry in rows:
+        shape = entry.tensor.shape
+        is_matrix = shape in matrices or len(shape) > 1
+        kinds.append(shape not in vectors and is_matrix)
     if sum(kinds) != len(shapes[True]) + unknown[True]:
         return None
     return [decay is True for decay in decays], kinds
@@ -812,32 +877,37 @@ def _assign_in_order(
     The groups share the tensors: one that a group surely takes is closed to the others.
     """
     if len(groups) * len(rows) > _MOST_PAIRS:
-        return [() for group in groups for _ in group.slots]
+        return [()] * _count_slots(groups)
     shapes = [entry.tensor.shape for _, entry in rows]
     taken: dict[int, int] = {}  # position in `rows` -> the group that surely takes it
     while True:
         before = len(taken)
-        ends: list[tuple[list[int], list[tuple[int, int]]]] = []
+        # For each group the positions that are open to it, and the first and the last
+        # of them for each slot.
+        ranges: list[tuple[list[int], list[tuple[int, int]]]] = []
         for number, group in enumerate(groups):
-            free = [
-                i
-                for i in range(len(rows))
-                if taken.get(i, number) == number
-                and (kinds is None or kinds[1][i] == kinds[0][number])
-            ]
-            here = _slot_ranges(group.slots, free, shapes)
-            if here is None:
+            free = [i for i in range(len(rows)) if taken.get(i, number) == number]
+            if kinds is not None:
+                kinds_of_groups, kinds_of_rows = kinds
+                kind = kinds_of_groups[number]
+                free = [i for i in free if kinds_of_rows[i] == kind]
+            slot_ranges = _slot_ranges(group.slots, free, shapes)
+            if slot_ranges is None:
                 return None
-            ends.append((free, here))
-            taken.update((free[first], number) for first, last in here if first == last)
+            ranges.append((free, slot_ranges))
+            for first, last in slot_ranges:
+                if first == last:
+                    taken[free[first]] = number
         if len(taken) == before:
-            break
+            break  # what one group takes narrows the others: until none does
     room = _MOST_LISTED
     candidates: Candidates = []
-    for group, (free, here) in zip(groups, ends, strict=True):
-        for slot, (first, last) in zip(group.slots, here, strict=True):
+    for group, (free, slot_ranges) in zip(groups, ranges, strict=True):
+        for slot, (first, last) in zip(group.slots, slot_ranges, strict=True):
             room -= last - first
-            fitting = free[first : last + 1] if room > 0 or first == last else ()
+            fitting: Sequence[int] = ()
+            if room > 0 or first == last:
+                fitting = free[first : last + 1]
             candidates.append(
                 tuple(rows[i][0] for i in fitting if slot.shape in (None, shapes[i]))
             )
@@ -853,6 +923,7 @@ def _slot_ranges(
     None when a slot has none.
     """
     firsts = _first_places(group, free, shapes)
+    # The last places are the first ones seen from behind.
     lasts = _first_places(group[::-1], free[::-1], shapes)
     if firsts is None or lasts is None:
         return None
@@ -866,14 +937,14 @@ def _first_places(
     group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]
 ) -> list[int] | None:
     """The first place in `free` that each slot can have."""
-    chosen = []
-    numbers = iter(range(len(free)))
+    chosen: list[int] = []
+    place = 0
     for slot in group:
-        place = next(
-            (i for i in numbers if slot.shape is None or shapes[free[i]] == slot.shape),
-            None,
-        )
-        if place is None:
+        if slot.shape is not None:
+            while place < len(free) and shapes[free[place]] != slot.shape:
+                place += 1
+        if place == len(free):
             return None
         chosen.append(place)
+        place += 1
     return chosen

@@ -4,7 +4,7 @@ registered, and what torch does not see.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt.evidence.record import LooseModule
 from ckpt.model.checkpoint import Checkpoint
@@ -54,15 +54,14 @@ def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
             if view.type.startswith("torch.nn."):
                 continue  # its lists are torch's own: the flat weights of an LSTM
             for attribute, child in _plain_attributes(view):
-                inner = f"{place}.{attribute}" if place else attribute
+                child_place = f"{place}.{attribute}" if place else attribute
                 if tensor_of(child) is not None:
                     if id(child) not in model.tensors:
-                        plain.append(inner)
-                elif _container_view(child, look(child)).kind in (
-                    "sequence",
-                    "mapping",
-                ):
-                    loose += model.loose(child, inner)
+                        plain.append(child_place)
+                    continue
+                kind = _container_view(child, look(child)).kind
+                if kind in ("sequence", "mapping"):
+                    loose += model.loose(child, child_place)
     return UnseenParts(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
 
 
@@ -85,17 +84,17 @@ class _Model:
         self.twice: list[tuple[str, str]] = []
         self.tensors: set[int] = set()
         self._seen: set[int] = set()
+        self._depths: dict[int, int] = {}
+        """The least depth at which each plain container was seen, by its id."""
         for place, node, view in _modules_below(name, root):
             if id(node) in self.modules:
-                self.twice.append((place, self.modules[id(node)][0]))
+                first_place, _ = self.modules[id(node)]
+                self.twice.append((place, first_place))
                 continue
             self.modules[id(node)] = (place, view)
-            inner = _registered_children(view)
-            self.tensors.update(
-                id(child)
-                for key in ("_parameters", "_buffers")
-                for _, child in inner[key]
-            )
+            registered = _registered_children(view)
+            for attribute in ("_parameters", "_buffers"):
+                self.tensors.update(id(child) for _, child in registered[attribute])
 
     def loose(self, container: Node, place: str) -> Iterator[LooseModule]:
         """The modules and Parameters in a plain container, and in the containers inside
@@ -104,63 +103,74 @@ class _Model:
         todo = [(container, place, 0)]
         while todo and len(self._seen) < _VISITS:
             node, path, depth = todo.pop()
-            tensor = tensor_of(node)
-            if tensor is not None:
-                if (
-                    tensor.is_parameter
-                    and id(node) not in self.tensors
-                    and id(node) not in self._seen
-                ):
+            if tensor_of(node) is not None:
+                if self._is_loose_parameter(node):
                     self._seen.add(id(node))
                     yield LooseModule(
                         path, "parameter", "torch.nn.parameter.Parameter", 1, None
                     )
                 continue
-            view = look(node)
-            view = _container_view(node, view)
-            if view.kind not in ("module", "sequence", "mapping") or (
-                id(node) in self._seen
-            ):
+            if id(node) in self._seen:
                 continue
+            view = _container_view(node, look(node))
             if view.kind == "module":
                 self._seen.add(id(node))
                 module = self._loose_module(node, view, path)
                 if module is not None:
                     yield module
-            elif depth <= _DEPTH:
-                keys = (
-                    view.keys if view.kind == "mapping" else range(len(view.children))
-                )
-                items = zip(keys, view.children, strict=True)
-                below = [
-                    (child, f"{path}[{_key_source(key, number)}]", depth + 1)
-                    for number, (key, child) in enumerate(items)
-                ]
-                todo += reversed(below)
+            elif view.kind in ("sequence", "mapping") and depth <= _DEPTH:
+                # Lists that hold one list many times would double at each depth. What
+                # lies below a list was seen whole where it stood as high before.
+                if self._depths.get(id(node), _DEPTH + 1) <= depth:
+                    continue
+                self._depths[id(node)] = depth
+                # The last of the list is taken first: so the order is the file's.
+                todo += reversed(_items_below(view, path, depth + 1))
+
+    def _is_loose_parameter(self, node: Node) -> bool:
+        """Tell whether a tensor is a Parameter that no module registers, seen for the
+        first time.
+        """
+        tensor = tensor_of(node)
+        if tensor is None or not tensor.is_parameter:
+            return False
+        return id(node) not in self.tensors and id(node) not in self._seen
 
     def _loose_module(self, node: Node, view: View, path: str) -> LooseModule | None:
         """Return the record of a module in a plain container, or None without
         parameters and buffers.
         """
-        inside = None
-        lost = held = 0
+        registered_place = None
+        lost = 0  # parameters that torch does not see
+        held = 0
         seen: set[int] = set()
-        for _, module, own in _modules_below(path, node):
+        for _, module, module_view in _modules_below(path, node):
             if id(module) in seen:
                 continue
             seen.add(id(module))
-            inner = _registered_children(own)
-            lost += sum(
-                id(child) not in self.tensors for _, child in inner["_parameters"]
-            )
-            held += len(inner["_buffers"]) + len(inner["_parameters"])
-            if id(module) in self.modules:
-                inside = inside or self.modules[id(module)][0]
+            registered = _registered_children(module_view)
+            for _, parameter in registered["_parameters"]:
+                if id(parameter) not in self.tensors:
+                    lost += 1
+            held += len(registered["_buffers"]) + len(registered["_parameters"])
+            if id(module) in self.modules and not registered_place:
+                registered_place, _ = self.modules[id(module)]
         if not held:
             return None  # an activation
-        return LooseModule(
-            path, "module", view.type, lost, None if lost or inside is None else inside
-        )
+        if lost:
+            registered_place = None
+        return LooseModule(path, "module", view.type, lost, registered_place)
+
+
+def _items_below(view: View, path: str, depth: int) -> list[tuple[Node, str, int]]:
+    """The items of a sequence or mapping, each with its path as Python source."""
+    keys: Sequence[Node] = range(len(view.children))
+    if view.kind == "mapping":
+        keys = view.keys
+    rows: list[tuple[Node, str, int]] = []
+    for number, (key, child) in enumerate(zip(keys, view.children, strict=True)):
+        rows.append((child, f"{path}[{_key_source(key, number)}]", depth))
+    return rows
 
 
 def _modules_below(name: str, root: Node) -> Iterator[tuple[str, Node, View]]:
@@ -178,11 +188,11 @@ def _modules_below(name: str, root: Node) -> Iterator[tuple[str, Node, View]]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        below = [
+        children = [
             (f"{place}.{key}" if place else key, child)
             for key, child in _registered_children(view)["_modules"]
         ]
-        todo += reversed(below)
+        todo += reversed(children)
 
 
 def _container_view(node: Node, view: View) -> View:
@@ -213,14 +223,13 @@ def _registered_children(view: View) -> dict[str, list[tuple[str, Node]]]:
     registered: dict[str, list[tuple[str, Node]]] = {}
     for attribute in REGISTERED:
         inner = look(state.get(attribute))
-        pairs = (
-            zip(inner.keys, inner.children, strict=True)
-            if inner.kind == "mapping"
-            else ()
-        )
-        registered[attribute] = [
-            (str(key), child) for key, child in pairs if child is not None
-        ]
+        children: list[tuple[str, Node]] = []
+        if inner.kind == "mapping":
+            for key, child in zip(inner.keys, inner.children, strict=True):
+                # `register_buffer(name, None)` keeps a name without a tensor.
+                if child is not None:
+                    children.append((str(key), child))
+        registered[attribute] = children
     return registered
 
 
@@ -247,13 +256,9 @@ def _hook_function(node: Node) -> Global | None:
         return None
     if node.class_name == "functools.partial":
         return next((arg for arg in node.args if type(arg) is Global), None)
-    if (
-        node.class_name.endswith(".getattr")
-        and node.args
-        and type(node.args[0]) is Opaque
-    ):
-        module, _, name = look(node.args[0]).type.rpartition(
-            "."
-        )  # a method of an object
-        return Global(module, name)
+    if node.class_name.endswith(".getattr") and node.args:
+        owner = node.args[0]
+        if type(owner) is Opaque:  # a method of an object
+            module, _, name = look(owner).type.rpartition(".")
+            return Global(module, name)
     return node.func if type(node.func) is Global else None

@@ -9,7 +9,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ckpt.evidence.sections import FLATTENED, Section, is_flattened
 from ckpt.model.nodes import Dict, Node, dict_of
@@ -34,6 +34,8 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
 )
 
 
+_SEEN_STATES = 1_000
+"""Parameters whose states are looked at for the family: all of them have one kind."""
 LOST_STATE = "ckpt_lost"
 """The key of an optimizer that `ckpt salvage` wrote: the parameters of which state was
 lost. torch ignores it.
@@ -64,38 +66,60 @@ def optimizer_facts(section: Section) -> Optimizer | None:
     parts = parts_of(section.node)
     if "param_groups" not in parts or not ("state" in parts or groups_alone(parts)):
         return None
-    names: set[str] = set()
     states = children_of(parts.get("state"))
-    for _, state in states[:1000]:
-        names.update(str(key) for key, _ in children_of(state))
-    parameters, rates = 0, []
-    begins = bool(states)
-    groups = children_of(parts["param_groups"])
-    is_plain = bool(groups) and not states
-    for _, group in groups:
-        fields = dict(children_of(group))
-        view = look(fields.get("params"))
-        parameters += len(view.children) if view.kind == "sequence" else 0
-        begins = begins or not ("betas" in fields or look(fields.get("momentum")).value)
-        is_plain = (
-            is_plain
-            and "dampening" in fields
-            and look(fields.get("momentum")).value == 0
-        )
-        rate = (
-            None if type(fields.get("lr")) is bool else counter(fields.get("lr"))
-        )  # a number, or a tensor of one
+    groups = [
+        dict(children_of(group)) for _, group in children_of(parts["param_groups"])
+    ]
+    parameters = 0
+    rates: list[float] = []
+    for group in groups:
+        params = look(group.get("params"))
+        if params.kind == "sequence":
+            parameters += len(params.children)
+        rate = _learning_rate(group)
         if rate is not None and rate not in rates:
             rates.append(rate)
-    family = next((name for needed, name in _FAMILIES if needed <= names), None)
+    # Every kind with betas or momentum has state after its first step. So a group
+    # without either may have been stepped, although there is no state.
+    may_have_begun = any(not _keeps_state(group) for group in groups)
+    is_plain_sgd = (
+        bool(groups) and not states and all(_is_plain_sgd(group) for group in groups)
+    )
     return Optimizer(
-        family,
+        _family_of(states),
         parameters,
         len(states),
         tuple(rates),
-        begins or not parameters,
-        is_plain,
+        has_begun=bool(states) or may_have_begun or not parameters,
+        is_plain_sgd=is_plain_sgd,
     )
+
+
+def _family_of(states: Sequence[tuple[Node, Node]]) -> str | None:
+    """The family of optimizers that keeps states of these names, or None."""
+    names: set[str] = set()
+    for _, state in states[:_SEEN_STATES]:
+        names.update(str(key) for key, _ in children_of(state))
+    for needed, family in _FAMILIES:
+        if needed <= names:
+            return family
+    return None
+
+
+def _learning_rate(group: Mapping[str | int, Node]) -> float | None:
+    """The learning rate of a group, a number or a tensor of one number; else None."""
+    rate = group.get("lr")
+    return None if type(rate) is bool else counter(rate)
+
+
+def _keeps_state(group: Mapping[str | int, Node]) -> bool:
+    """Tell whether a group is of a kind that has state after its first step."""
+    return "betas" in group or bool(look(group.get("momentum")).value)
+
+
+def _is_plain_sgd(group: Mapping[str | int, Node]) -> bool:
+    """Tell whether a group is SGD's, which alone has `dampening`, without momentum."""
+    return "dampening" in group and look(group.get("momentum")).value == 0
 
 
 def parts_of(node: Node) -> dict[str | int, Node]:
@@ -110,14 +134,17 @@ def parts_of(node: Node) -> dict[str | int, Node]:
         return dict(rows)
     groups: dict[str, Dict] = {}
     states: dict[str, Dict] = {}
-    kept, grouped = FLATTENED
+    state_start, group_start = FLATTENED
+    # The groups come first: only their names tell where the name of a parameter ends
+    # and the field of its state begins.
     for key, value in rows:
-        name, _, field = str(key).removeprefix(grouped).rpartition(".")
-        if str(key).startswith(grouped) and name:
+        name, _, field = str(key).removeprefix(group_start).rpartition(".")
+        if str(key).startswith(group_start) and name:
             groups.setdefault(name, Dict()).set([field], [value])
     for key, value in rows:
-        if str(key).startswith(kept):
-            name, field = _split_name_and_field(str(key).removeprefix(kept), groups)
+        if str(key).startswith(state_start):
+            rest = str(key).removeprefix(state_start)
+            name, field = _split_name_and_field(rest, groups)
             states.setdefault(name, Dict()).set([field], [value])
     for name, group in groups.items():
         group.set(["params"], [[name]])
@@ -152,17 +179,17 @@ def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | 
         return None
     keys = [str(key) for key, _ in rows]
 
-    def renamed(names: dict[str, str]) -> dict[str, str]:
-        new_names: dict[str, str] = {}
+    def rename_keys(new_names: dict[str, str]) -> dict[str, str]:
+        new_keys: dict[str, str] = {}
         for key in keys:
             start = next(part for part in FLATTENED if key.startswith(part))
             for name, field in cut_at_dots(key.removeprefix(start)):
-                if name in names:
-                    new_names[key] = f"{start}{names[name]}.{field}"
+                if name in new_names:
+                    new_keys[key] = f"{start}{new_names[name]}.{field}"
                     break
-        return new_names
+        return new_keys
 
-    return renamed
+    return rename_keys
 
 
 def first_field(section: Section) -> str | None:
@@ -181,10 +208,10 @@ def groups_alone(parts: dict[str | int, Node]) -> bool:
 
     Its empty state is missing, because files of names hold no empty dict.
     """
-    groups = children_of(parts.get("param_groups"))
-    return bool(groups) and all(
-        "params" in dict(children_of(group)) for _, group in groups
-    )
+    groups = [group for _, group in children_of(parts.get("param_groups"))]
+    if not groups:
+        return False
+    return all("params" in dict(children_of(group)) for group in groups)
 
 
 def named_parts(node: Node) -> list[Node]:
@@ -195,9 +222,8 @@ def named_parts(node: Node) -> list[Node]:
     nodes = [parts["state"]] if "state" in parts else []
     for _, group in children_of(parts.get("param_groups")):
         fields = dict(children_of(group))
-        nodes += [
-            fields[name]
-            for name in ("params", "param_names")
-            if type(fields.get(name)) is list
-        ]
+        for key in ("params", "param_names"):
+            names = fields.get(key)
+            if type(names) is list:
+                nodes.append(names)
     return nodes

@@ -182,41 +182,45 @@ def find_roles(
             roles[index] = Role(row.role, "certain", source, note)
     optimizers: tuple[Match, ...] = ()
     if any(section.kind == "optimizer" for section in sections):
-        sure = [
+        sure_buffers = [
             role.role == "buffer" and role.trust in ("certain", "strong")
             for role in roles
         ]
-        optimizers = matches(checkpoint, sections, sure, _parameters_of(match))
+        optimizers = matches(checkpoint, sections, sure_buffers, _parameters_of(match))
     if match is not None:
         several = len(match.record.optimizers) > 1
         for optimizer in match.record.optimizers:
             name = optimizer.cls.rpartition(".")[2] if several else ""
             optimizers += (recorded(optimizer, name, match.section, match.indices),)
     for optimizer_match in optimizers:
-        for number, tensor_index in enumerate(optimizer_match.indices):
-            if tensor_index is not None and roles[tensor_index].trust in (
-                "likely",
-                "none",
-            ):
-                trust: Trust = (
-                    "certain"
-                    if optimizer_match.by_name
-                    else "strong"
-                    if _is_decided(optimizer_match, number)
-                    else "likely"
-                )
-                note = (
-                    f"parameter {number} of "
-                    f"{optimizer_match.optimizer.name or 'the optimizer'}"
-                )
-                roles[tensor_index] = Role("parameter", trust, "optimizer", note)
+        _use_optimizer(roles, optimizer_match)
     held = _in_optimizer(checkpoint, optimizers)
-    for tensor_index, role in enumerate(roles) if optimizers else ():
-        if held[tensor_index] is False and role.trust in ("likely", "none"):
-            roles[tensor_index] = role._replace(
-                note=f"{role.note}; not in the optimizer, so a buffer or frozen"
-            )
+    if optimizers:
+        for index, role in enumerate(roles):
+            if held[index] is False and role.trust in ("likely", "none"):
+                roles[index] = role._replace(
+                    note=f"{role.note}; not in the optimizer, so a buffer or frozen"
+                )
     return Evidence(roles, optimizers, match, held)
+
+
+def _use_optimizer(roles: list[Role], match: Match) -> None:
+    """Make parameters of the tensors that an optimizer holds, where nothing else says
+    more.
+    """
+    for number, index in enumerate(match.indices):
+        if index is None or roles[index].trust not in ("likely", "none"):
+            continue
+        trust: Trust
+        if match.by_name:
+            trust = "certain"
+        elif _is_decided(match, number):
+            trust = "strong"
+        else:
+            trust = "likely"
+        name = match.optimizer.name or "the optimizer"
+        note = f"parameter {number} of {name}"
+        roles[index] = Role("parameter", trust, "optimizer", note)
 
 
 def _parameters_of(
@@ -227,10 +231,17 @@ def _parameters_of(
     """
     if match is None or match.record.source != "model":
         return None
-    indices, record = match.indices, match.record
-    named = [name for name in record.parameters if name in indices]
-    trained = [indices[name] for name in named if record.tensors[name].requires_grad]
-    return match.section.path, [indices[name] for name in named], trained
+    record = match.record
+    parameters: list[int] = []
+    trained: list[int] = []
+    for name in record.parameters:
+        index = match.indices.get(name)
+        if index is None:
+            continue
+        parameters.append(index)
+        if record.tensors[name].requires_grad:
+            trained.append(index)
+    return match.section.path, parameters, trained
 
 
 def _is_decided(match: Match, number: int) -> bool:
@@ -251,36 +262,39 @@ def _in_optimizer(
     some of it is unknown.
     """
     held: list[bool | None] = [None] * len(checkpoint.tensors)
-    mine = {
-        index
-        for match in matches
-        for number, index in enumerate(match.indices)
-        if index is not None and _is_decided(match, number)
-    }
+    decided: set[int] = set()
+    for match in matches:
+        for number, index in enumerate(match.indices):
+            if index is not None and _is_decided(match, number):
+                decided.add(index)
     # An optimizer of no known model may hold tensors of any.
     is_told = all(match.models for match in matches if match.slots)
-    open_models = {
-        model.path
-        for match in matches
-        if any(index is None or index not in mine for index in match.indices)
-        for model in match.models
-    }
-    views = {
-        tensor.view
-        for tensor in (checkpoint.tensors[index].tensor for index in mine)
-        if isinstance(tensor, TensorRef) and tensor.numel
-    }
-    for model in [model for match in matches if match.slots for model in match.models]:
-        is_closed = is_told and model.path not in open_models
-        for index in model.indices:
-            tensor = checkpoint.tensors[index].tensor
-            if index in mine or (
-                isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views
-            ):
-                held[index] = True
-            elif is_closed and held[index] is None:
-                held[index] = False
+    open_models: set[Path] = set()
+    for match in matches:
+        if any(index not in decided for index in match.indices):
+            open_models.update(model.path for model in match.models)
+    views: set[object] = set()
+    for index in decided:
+        tensor = checkpoint.tensors[index].tensor
+        if isinstance(tensor, TensorRef) and tensor.numel:
+            views.add(tensor.view)
+    for match in matches:
+        if not match.slots:
+            continue
+        for model in match.models:
+            is_closed = is_told and model.path not in open_models
+            for index in model.indices:
+                tensor = checkpoint.tensors[index].tensor
+                if index in decided or _shows_one_of(tensor, views):
+                    held[index] = True
+                elif is_closed and held[index] is None:
+                    held[index] = False
     return held
+
+
+def _shows_one_of(tensor: Tensor, views: Set[object]) -> bool:
+    """Tell whether a tensor shows the same memory as one of these views."""
+    return isinstance(tensor, TensorRef) and tensor.numel > 0 and tensor.view in views
 
 
 _SOURCES = {
@@ -301,9 +315,9 @@ def _record_match(
         return None
     best: RecordMatch | None = None
     for section in sections:
-        if section.kind not in ("model", "ema", "other") or (
-            own is not None and section.path != (STATE_DICT,)
-        ):
+        if section.kind not in ("model", "ema", "other"):
+            continue
+        if own is not None and section.path != (STATE_DICT,):
             continue
         names = section.names()
         rules: tuple[Callable[[str], str], ...] = (
@@ -311,69 +325,86 @@ def _record_match(
             unwrapped_name,
             unwrapping_rule(names, every=True),
         )
-        for of in rules:
-            indices = {
-                of(name): section.first + number for number, name in enumerate(names)
+        for rule in rules:
+            own_indices = {
+                rule(name): section.first + number for number, name in enumerate(names)
             }
-            here = {name: indices[name] for name in record.tensors if name in indices}
-            if best is None or len(here) > len(best.indices):
-                best = RecordMatch(record, section, here)
-    if (
-        model is not None
-        and own is None
-        and (best is None or 2 * len(best.indices) < len(model.tensors))
-    ):
-        lost = next(
-            (
-                name
-                for name in model.tensors
-                if best is None or name not in best.indices
-            ),
-            "",
-        )
-        raise UsageError(
-            "not the model that --model builds: the file has "
-            f"{len(best.indices) if best else 0:,} of its"
-            f" {len(model.tensors):,} tensors and lacks {show(lost, 80)}",
-            path=checkpoint.path,
-        )
+            indices = {
+                name: own_indices[name]
+                for name in record.tensors
+                if name in own_indices
+            }
+            if best is None or len(indices) > len(best.indices):
+                best = RecordMatch(record, section, indices)
+    if own is None and model is not None:
+        _refuse_another_model(checkpoint, model, best)
     if best is not None and record.source == "model":
-        for name, index in best.indices.items():
-            shape = checkpoint.tensors[index].tensor.shape
-            if shape != record.shapes.get(name, shape):
-                raise UsageError(
-                    f"not the model that --model builds: {show(name, 80)} has shape "
-                    f"{list(shape)} in the file"
-                    f" and {list(record.shapes[name])} in the model",
-                    path=checkpoint.path,
-                    hint="--arg K=V",
-                )
+        _refuse_other_shapes(checkpoint, best)
     return best
+
+
+def _refuse_another_model(
+    checkpoint: Checkpoint, model: ModelRecord, best: RecordMatch | None
+) -> None:
+    """Raise UsageError where a file has less than half of the tensors of a live
+    model.
+    """
+    indices = {} if best is None else best.indices
+    if best is not None and 2 * len(indices) >= len(model.tensors):
+        return
+    lost = next((name for name in model.tensors if name not in indices), "")
+    raise UsageError(
+        "not the model that --model builds: the file has "
+        f"{len(indices):,} of its"
+        f" {len(model.tensors):,} tensors and lacks {show(lost, 80)}",
+        path=checkpoint.path,
+    )
+
+
+def _refuse_other_shapes(checkpoint: Checkpoint, match: RecordMatch) -> None:
+    """Raise UsageError where a tensor has another shape in the file than in a live
+    model.
+    """
+    for name, index in match.indices.items():
+        shape = checkpoint.tensors[index].tensor.shape
+        if shape != match.record.shapes.get(name, shape):
+            raise UsageError(
+                f"not the model that --model builds: {show(name, 80)} has shape "
+                f"{list(shape)} in the file"
+                f" and {list(match.record.shapes[name])} in the model",
+                path=checkpoint.path,
+                hint="--arg K=V",
+            )
 
 
 def _roles_by_sections(
     checkpoint: Checkpoint, sections: tuple[Section, ...]
 ) -> list[Role]:
+    """The role of each tensor by the kind of its section, its name and its siblings,
+    and by what the format itself says.
+    """
     roles = [_OTHER] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:
+        last = section.first + section.tensors
         if section.kind == "optimizer":
             depth = len(section.path)
-            roles[section.first : section.first + section.tensors] = [
+            roles[section.first : last] = [
                 _HANDED if _is_handed(entry.path[depth:]) else _STATE
                 for entry in section.entries
             ]
         elif section.kind in ("model", "ema"):
-            roles[section.first : section.first + section.tensors] = _model_roles(
-                section, named
-            )
+            roles[section.first : last] = _model_roles(section, named)
     index = 0
     for part in parts(checkpoint.tensors):
-        for entry in () if isinstance(part, Entries) else part:
+        if isinstance(part, Entries):
+            # The format says nothing about what lies in columns, so no entry is made.
+            index += len(part)
+            continue
+        for entry in part:
             if entry.source is not None and roles[index].role != "optimizer":
                 roles[index] = _format_role(entry.kind, entry.source)
             index += 1
-        index += len(part) if isinstance(part, Entries) else 0
     return roles
 
 
@@ -404,45 +435,55 @@ def _format_role(kind: str | None, source: str) -> Role:
 
 
 def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
-    names, tensors = section.names(), looks_of(section.entries)
-    numbers: dict[object, int] = {}
-    look_of = {
-        tensor: numbers.setdefault(
-            (tensor.dtype.name, tensor.shape, not tensor.numel), len(numbers)
-        )
-        for tensor in dict.fromkeys(tensors)
-    }
-    looks = [look_of[tensor] for tensor in tensors]
-    together: dict[str, list[Block]] = {}
+    """The roles of the tensors of a model. `named` are the names that an optimizer
+    gives its parameters.
+    """
+    names = section.names()
+    tensors = looks_of(section.entries)
+    looks = _look_numbers(tensors)
+    blocks_of: dict[str, list[Block]] = {}
     for block in name_blocks(names):
-        together.setdefault(block.begin, []).append(block)
+        blocks_of.setdefault(block.begin, []).append(block)
     # A model repeats its layers: one that is alike inside has the roles of the one
     # before.
-    layers: dict[tuple[object, ...], list[Role]] = {}
+    known_layers: dict[tuple[object, ...], list[Role]] = {}
     roles = [_UNKNOWN] * len(names)
-    for begin, here in together.items():
-        inside = tuple(
-            [
-                name[len(begin) :]
-                for _, first, last in here
-                for name in names[first:last]
-            ]
-        )
-        alike = tuple([look for _, first, last in here for look in looks[first:last]])
-        key = (inside, alike, *_TOLD_BY_PARENT.intersection(begin.split(".")))
-        layer = layers.get(key)
+    for begin, blocks in blocks_of.items():
+        inside: list[str] = []
+        inside_looks: list[int] = []
+        for _, first, last in blocks:
+            inside += [name[len(begin) :] for name in names[first:last]]
+            inside_looks += looks[first:last]
+        told_by_parent = _TOLD_BY_PARENT.intersection(begin.split("."))
+        key = (tuple(inside), tuple(inside_looks), *told_by_parent)
+        layer = known_layers.get(key)
         if layer is None:
-            of = [tensor for _, first, last in here for tensor in tensors[first:last]]
-            layer = layers[key] = _layer_roles(begin, inside, of)
+            inside_tensors: list[Tensor] = []
+            for _, first, last in blocks:
+                inside_tensors += tensors[first:last]
+            layer = _layer_roles(begin, inside, inside_tensors)
+            known_layers[key] = layer
         position = 0
-        for _, first, last in here:
+        for _, first, last in blocks:
             roles[first:last] = layer[position : position + last - first]
             position += last - first
     if named:
         for position, name in enumerate(names):
-            if not named.isdisjoint((name, name.removeprefix("module."))):
+            if name in named or name.removeprefix("module.") in named:
                 roles[position] = _NAMED
     return roles
+
+
+def _look_numbers(tensors: Sequence[Tensor]) -> list[int]:
+    """A number for each tensor, equal where dtype and shape are: cheaper to compare
+    than these.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    number_of: dict[Tensor, int] = {}
+    for tensor in dict.fromkeys(tensors):
+        look = (tensor.dtype.name, tensor.shape, not tensor.numel)
+        number_of[tensor] = numbers.setdefault(look, len(numbers))
+    return [number_of[tensor] for tensor in tensors]
 
 
 def _numbers_with_prefix(
@@ -479,9 +520,8 @@ def role_alone(section: Section, number: int) -> Role:
     layer = _numbers_with_prefix(names, begin, number)
     tensors = looks_of(section.entries)
     inside = [names[index][len(begin) :] for index in layer]
-    return _layer_roles(begin, inside, [tensors[index] for index in layer])[
-        layer.index(number)
-    ]
+    roles = _layer_roles(begin, inside, [tensors[index] for index in layer])
+    return roles[layer.index(number)]
 
 
 def _layer_roles(
@@ -492,8 +532,11 @@ def _layer_roles(
     for name in names:
         parent, _, leaf = name.rpartition(".")
         siblings.setdefault(parent, []).append(leaf)
-    for parent in [parent for parent in siblings if parent.endswith(".lora_down")]:
-        siblings.setdefault(parent.removesuffix(".lora_down"), []).append("lora_down")
+    # `x.alpha` is a sibling of `x.lora_down.weight`, one level below.
+    for parent in list(siblings):
+        if parent.endswith(".lora_down"):
+            layer = parent.removesuffix(".lora_down")
+            siblings.setdefault(layer, []).append("lora_down")
     beside = {parent: frozenset(leaves) for parent, leaves in siblings.items()}
     roles: list[Role] = []
     for name, tensor in zip(names, tensors, strict=True):
@@ -503,6 +546,24 @@ def _layer_roles(
 
 
 def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
+    """The role of a tensor by the strongest evidence: what stands beside it, its
+    dtype, its name. `beside` has the last parts of all names below `parent`.
+    """
+    role = _role_by_siblings(tensor, parent, leaf, beside)
+    if role is not None:
+        return role
+    kind = tensor.dtype.kind
+    if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
+        # Narrow integers may be the packed weights of a quantized model.
+        trust: Trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
+        return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
+    return _role_by_name(tensor, parent, leaf, beside)
+
+
+def _role_by_siblings(
+    tensor: Tensor, parent: str, leaf: str, beside: Set[str]
+) -> Role | None:
+    """The role that the names beside a tensor show: strong evidence; or None."""
     if {"running_mean", "running_var"} <= beside:
         if leaf in _BATCH_NORM:
             return Role(
@@ -529,6 +590,7 @@ def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> 
             return Role(
                 "buffer", "strong", "spectral_norm", "a vector of spectral_norm"
             )
+    # spectral_norm comes first: it has `weight_v` too, and there it is a buffer.
     for base in ("weight", "bias"):
         if f"{base}_orig" in beside and leaf in (f"{base}_u", f"{base}_v"):
             return Role("buffer", "strong", "spectral_norm", f"beside {base}_orig")
@@ -540,24 +602,22 @@ def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> 
         return Role(
             "buffer", "strong", "profiler", "a counter that a profiler registered"
         )
+    return None
+
+
+def _role_by_name(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
+    """The role that a tensor usually has by its name: likely, or unknown."""
     kind = tensor.dtype.kind
-    if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
-        # Narrow integers may be the packed weights of a quantized model.
-        trust: Trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
-        return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
-    if leaf == "alpha" and not tensor.shape and not _ADAPTED.isdisjoint(beside):
+    is_adapted = not _ADAPTED.isdisjoint(beside)
+    if leaf == "alpha" and not tensor.shape and is_adapted:
         return Role("buffer", "likely", "name", "the scale of an adapter's layer")
-    if leaf.startswith(("hada_", "lokr_")) or (
-        leaf == "dora_scale" and not _ADAPTED.isdisjoint(beside)
-    ):
+    if leaf.startswith(("hada_", "lokr_")) or (leaf == "dora_scale" and is_adapted):
         return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
-    if (
-        kind not in ("float", "complex")
-        or not _PARAMETERS.fullmatch(leaf)
-        or not _OUTSIDE.isdisjoint(parent.split("."))
-    ):
+    is_outside = not _OUTSIDE.isdisjoint(parent.split("."))
+    is_usual = kind in ("float", "complex") and _PARAMETERS.fullmatch(leaf) is not None
+    if is_outside or not is_usual:
         if kind == "float" and re.search(_BUFFERS, f"{parent}.{leaf}"):
             return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
         return _UNKNOWN
@@ -569,9 +629,8 @@ def _role_in_layer(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> 
         return Role(
             "buffer", "likely", "name", "a bias of this shape is usually a causal mask"
         )
-    is_packed = (
-        not _PACKED.isdisjoint(beside) and tensor.dtype.bits > 8
-    )  # an FP8 weight is a Parameter everywhere
+    # An FP8 weight is a Parameter everywhere, also beside its scale.
+    is_packed = not _PACKED.isdisjoint(beside) and tensor.dtype.bits > 8
     if is_packed or not tensor.numel:
         # e3nn registers an empty buffer where a layer has no weight or bias
         return _UNKNOWN
@@ -589,18 +648,14 @@ def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
         parts = parts_of(section.node)
         state = parts.get("state")
         if state is not None:
-            names.update(
-                key
-                for key, _ in children_of(state)
-                if isinstance(key, str) and "." in key
-            )
+            for key, _ in children_of(state):
+                if isinstance(key, str) and "." in key:
+                    names.add(key)
         for _, group in children_of(parts.get("param_groups")):
             fields = dict(children_of(group))
-            for key in ("param_names", "params"):
-                if key in fields and look(fields[key]).kind == "sequence":
-                    names.update(
-                        str(name)
-                        for _, name in children_of(fields[key])
-                        if isinstance(name, str)
-                    )
+            for field in ("param_names", "params"):
+                if look(fields.get(field)).kind == "sequence":
+                    for _, name in children_of(fields[field]):
+                        if isinstance(name, str):
+                            names.add(str(name))
     return frozenset(names)

@@ -93,13 +93,14 @@ class Totals:
     def both(self) -> tuple[int, int]:
         """(elements, bytes)."""
         looks = looks_of(self._entries)
-        ids = list(
-            map(id, looks)
-        )  # most are the same object, and a tensor takes long to hash
+        # Most are the same object, and a tensor takes long to hash: ids are counted.
+        ids = [id(look) for look in looks]
         distinct = dict(zip(ids, looks, strict=True))
-        counts = [(distinct[key], count) for key, count in Counter(ids).items()]
-        numel = sum([tensor.numel * count for tensor, count in counts])
-        return numel, sum([tensor.nbytes * count for tensor, count in counts])
+        numel = nbytes = 0
+        for key, count in Counter(ids).items():
+            numel += distinct[key].numel * count
+            nbytes += distinct[key].nbytes * count
+        return numel, nbytes
 
 
 class Section(NamedTuple):
@@ -200,19 +201,24 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     sections = finder.find()
     if len(sections) == 1:  # nothing to compare it with
         return tuple(sorted(sections + finder.rest(sections), key=_tensor_span))
-    largest = max(
-        (section.numel for section in sections if section.kind in ("model", "ema")),
-        default=0,
-    )
+    weights = [section for section in sections if section.kind in ("model", "ema")]
+    largest = max((section.numel for section in weights), default=0)
     kept = [
         section
         for section in sections
-        if section.kind not in ("model", "other")
-        or section.is_module
-        or section.path in finder.models
-        or section.numel >= OTHER_SHARE * largest
+        if section.path in finder.models or _is_worth_a_section(section, largest)
     ]
     return tuple(sorted(kept + finder.rest(kept), key=_tensor_span))
+
+
+def _is_worth_a_section(section: Section, largest: int) -> bool:
+    """Tell whether a candidate is a section: its structure is clear, or it is no small
+    thing beside the largest model, which has so many elements.
+    """
+    # Elements are counted last: for a model of many tensors that takes a while.
+    if section.kind not in ("model", "other") or section.is_module:
+        return True
+    return section.numel >= OTHER_SHARE * largest
 
 
 def _tensor_span(section: Section) -> tuple[int, int]:
@@ -220,37 +226,39 @@ def _tensor_span(section: Section) -> tuple[int, int]:
 
 
 class _Finder:
+    """The search for the sections of one checkpoint."""
+
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._containers = checkpoint.containers
-        self.models = {
-            (member.key,) if member.key else ()
-            for member in checkpoint.members
-            if member.is_model
-            and all(len(entry.path) == 1 for entry in member.checkpoint.tensors)
-        }
+        self.models: set[Path] = set()
         """Paths of the weights in a folder whose layout says so."""
+        for member in checkpoint.members:
+            entries = member.checkpoint.tensors
+            if member.is_model and all(len(entry.path) == 1 for entry in entries):
+                self.models.add((member.key,) if member.key else ())
         self._is_lightning = any(
             not row.path and _has_keys(row, _LIGHTNING) for row in self._containers[:1]
         )
-        # Paths above an optimizer, such as a list of optimizers.
-        self._above_optimizers = {
-            row.path[:depth]
-            for row in self._containers
-            if _is_optimizer(row)
-            for depth in range(len(row.path))
-        }
+        self._above_optimizers: set[Path] = set()
+        """Paths above an optimizer, such as a list of optimizers."""
+        for row in self._containers:
+            if _is_optimizer(row):
+                self._above_optimizers.update(
+                    row.path[:depth] for depth in range(len(row.path))
+                )
 
     def find(self) -> list[Section]:
+        """The sections that the structure and the keys show, in file order."""
         tensors = self._checkpoint.tensors
         if not self._containers:  # safetensors: names only
             if not tensors or not tensors[0].path:
                 return []
             return [section_of(self._checkpoint, (), "", "model", 0, len(tensors))]
         sections: list[Section] = []
-        covered: list[Path] = []
+        covered: Path | None = None  # the section before: what is below it comes next
         for row in self._containers:
-            if any(row.path[: len(path)] == path for path in covered[-1:]):
+            if covered is not None and row.path[: len(covered)] == covered:
                 continue
             loose = None if row.path else self._loose_model(row)
             if loose is not None:
@@ -270,38 +278,34 @@ class _Finder:
                         node=row.node,
                     )
                 )
-                covered.append(row.path)
+                covered = row.path
         return sections
 
     def rest(self, chosen: list[Section]) -> list[Section]:
         """A section for each top-level key with tensors outside the sections found,
         usually of the kind `other`.
         """
+        # A byte for each tensor: `find` skips what is taken without a loop in Python.
         taken = bytearray(len(self._checkpoint.tensors))
         for section in chosen:
-            taken[section.first : section.first + section.tensors] = (
-                b"\1" * section.tensors
-            )
+            last = section.first + section.tensors
+            taken[section.first : last] = b"\1" * section.tensors
         loose: dict[Path, list[int]] = {}
         index = taken.find(0)
         while index >= 0:
-            loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
+            key = self._checkpoint.tensors[index].path[:1]
+            loose.setdefault(key, []).append(index)
             index = taken.find(0, index + 1)
-        if not chosen and loose and not any(map(kind_of_key, loose)):
+        if not chosen and loose and not any(kind_of_key(path) for path in loose):
             return [section_of(self._checkpoint, (), "", "other", 0, len(taken))]
         sections: list[Section] = []
         for path, indices in loose.items():
-            runs = [[indices[0], indices[0] + 1]]
-            for index in indices[1:]:
-                if index == runs[-1][1]:
-                    runs[-1][1] += 1
-                else:
-                    runs.append([index, index + 1])
             kind = kind_of_key(path) or "other"
-            sections += [
-                section_of(self._checkpoint, path, dotted_name(path), kind, first, last)
-                for first, last in runs
-            ]
+            name = dotted_name(path)
+            for first, last in _runs_of(indices):
+                sections.append(
+                    section_of(self._checkpoint, path, name, kind, first, last)
+                )
         return sections
 
     def _kind(self, row: Container) -> str | None:
@@ -329,48 +333,42 @@ class _Finder:
         """Return the weights that lie at the root beside an optimizer, as torchtitan
         saves them, or None.
         """
-        if (
-            () not in self._above_optimizers
-            or root.type in ("list", "tuple")
-            or not self._is_loose(root)
-        ):
+        if () not in self._above_optimizers or root.type in ("list", "tuple"):
             return None
-        rows = [
-            index
-            for index in range(root.first, root.last)
-            if len(path := self._checkpoint.tensors[index].path) == 1
-            and isinstance(path[0], str)
-        ]
-        dots = sum(
-            "." in str(self._checkpoint.tensors[index].path[0]) for index in rows
-        )
-        if not rows or 2 * dots < len(rows) or rows[-1] - rows[0] + 1 != len(rows):
+        if not self._is_loose(root):
+            return None
+        indices: list[int] = []
+        dotted = 0
+        for index in range(root.first, root.last):
+            path = self._checkpoint.tensors[index].path
+            if len(path) == 1 and isinstance(path[0], str):
+                indices.append(index)
+                dotted += "." in path[0]
+        if not indices or 2 * dotted < len(indices):
+            return None
+        first, last = indices[0], indices[-1] + 1
+        if last - first != len(indices):
             return None
         return section_of(
-            self._checkpoint, (), "", "model", rows[0], rows[-1] + 1, node=root.node
+            self._checkpoint, (), "", "model", first, last, node=root.node
         )
 
     def _is_loose(self, root: Container) -> bool:
         """Tell whether an optimizer is a key of the root, and no key names a model."""
-        below = {
-            row.path[0]
-            for row in self._containers
-            if len(row.path) == 1 and _is_optimizer(row)
-        }
-        return (
-            bool(below)
-            and _WHOLE.isdisjoint(root.keys)
-            and root.path not in self.models
-        )
+        if not any(
+            len(row.path) == 1 and _is_optimizer(row) for row in self._containers
+        ):
+            return False
+        return _WHOLE.isdisjoint(root.keys) and root.path not in self.models
 
     def _kind_of_weights(self, path: Path) -> str:
-        if self._is_lightning and path[:1] != ("state_dict",):
-            return (
-                "ema"
-                if any(is_average(path[:depth]) for depth in range(1, len(path) + 1))
-                else "other"
-            )
-        return "ema" if is_average(path) else "model"
+        """The kind of weights below a path: `model`, `ema`, or `other` for those that a
+        callback of Lightning keeps.
+        """
+        if not self._is_lightning or path[:1] == ("state_dict",):
+            return "ema" if is_average(path) else "model"
+        depths = range(1, len(path) + 1)
+        return "ema" if any(is_average(path[:depth]) for depth in depths) else "other"
 
     def _is_state_dict(self, row: Container) -> bool:
         """Tell whether a container maps names to tensors, with dotted names or below a
@@ -381,51 +379,60 @@ class _Finder:
         direct = keys_at(entries, depth)
         if not direct or row.type in ("list", "tuple"):
             return False
-        dots = sum(["." in key for key in direct])
-        if 2 * dots >= len(direct) and 2 * len(direct) >= len(entries):
+        dotted = sum(["." in key for key in direct])
+        if 2 * dotted >= len(direct) and 2 * len(direct) >= len(entries):
             return True
-        if len(direct) != len(entries) and not dots:
+        if len(direct) != len(entries) and not dotted:
             return False
         if _says_model(row.path):
             return True
         # Without dots and without a key above: {"weight": ..., "bias": ...} but not
         # {"images": ..., "labels": ...}.
-        alike = any(re.fullmatch(_TENSOR_NAMES, key) for key in direct)
-        return not row.path and len(direct) == len(row.keys) and alike
+        is_like_layer = any(re.fullmatch(_TENSOR_NAMES, key) for key in direct)
+        return not row.path and len(direct) == len(row.keys) and is_like_layer
 
     def _is_nested_model(self, row: Container) -> bool:
         """Tell whether a container below a key for a model has several parts.
 
         The parts all hold tensors and are not sections.
         """
-        depth = len(row.path)
-        if (
-            not _says_model(row.path)
-            or row.type in ("list", "tuple")
-            or row.path in self._above_optimizers
-        ):
+        if not _says_model(row.path) or row.type in ("list", "tuple"):
             return False
-        parts = {
-            entry.path[depth]
-            for entry in self._checkpoint.tensors[row.first : row.last]
-        }
-        return (
-            len(parts) > 1
-            and parts == set(row.keys)
-            and not any(
-                part in _WHOLE or kind_of_key((part,)) or is_average((part,))
-                for part in parts
-            )
-        )
+        if row.path in self._above_optimizers:
+            return False
+        depth = len(row.path)
+        entries = self._checkpoint.tensors[row.first : row.last]
+        parts = {entry.path[depth] for entry in entries}
+        if len(parts) < 2 or parts != set(row.keys):
+            return False
+        for part in parts:
+            if part in _WHOLE or kind_of_key((part,)) or is_average((part,)):
+                return False
+        return True
+
+
+def _runs_of(indices: Sequence[int]) -> list[tuple[int, int]]:
+    """The runs of ascending indices without a gap: the first, and one past the last."""
+    runs: list[tuple[int, int]] = []
+    first = last = indices[0]
+    for index in indices:
+        if index != last:
+            runs.append((first, last))
+            first = index
+        last = index + 1
+    return [*runs, (first, last)]
 
 
 def is_flattened(keys: Sequence[str | int]) -> bool:
     """Tell whether these are the keys of a flattened optimizer, of one group at
     least.
     """
-    return all(
-        isinstance(key, str) and key.startswith(FLATTENED) for key in keys
-    ) and any(isinstance(key, str) and key.startswith(FLATTENED[1]) for key in keys)
+    has_group = False
+    for key in keys:
+        if not isinstance(key, str) or not key.startswith(FLATTENED):
+            return False
+        has_group = has_group or key.startswith(FLATTENED[1])
+    return has_group
 
 
 def _is_optimizer(row: Container) -> bool:
@@ -451,12 +458,12 @@ def kind_of_key(path: Path) -> str | None:
     """
     if not path:
         return None
-    words = [
-        word
-        for word in _key_words(path[-1])
-        if word not in _FILLING and not (len(word) == 1 or word.isdigit())
-    ]
-    kinds = {_KINDS.get(word) for word in words}
+    kinds: set[str | None] = set()
+    for word in _key_words(path[-1]):
+        # Letters and numbers tell apart two of one kind: `optimizer_G`, `scaler1`.
+        if word in _FILLING or len(word) == 1 or word.isdigit():
+            continue
+        kinds.add(_KINDS.get(word))
     return kinds.pop() if len(kinds) == 1 else None
 
 

@@ -44,21 +44,30 @@ def order_renames(
     if len(starts) > 1 or not pairs:
         return _mark_exactness(renames, False)
     start = starts[0] if starts else None
-    words = [rename for rename in renames if rename.kind == "words"]
+    has_words = any(rename.kind == "words" for rename in renames)
     orders = [tuple(renames), tuple(renames[::-1])]
+    # Plain lists come first: rules as they were found, of which none works on what
+    # another one made. Then sharper rules, and lists that are a chain last.
     direct = [order for order in orders if not _is_chain(order)]
-    chosen = next((order for order in direct if _gives_partners(order, pairs)), None)
-    if chosen is None and words:
+    chosen = _first_right_order(direct, pairs)
+    if chosen is None and has_words:
         chosen = _sharper_rules(start, pairs, make)
     if chosen is None:
-        chosen = next(
-            (order for order in orders if _gives_partners(order, pairs)), None
-        )
+        chosen = _first_right_order(orders, pairs)
     if chosen is None:
         return _mark_exactness(renames, False)
-    return _mark_exactness(
-        _with_counts(chosen, pairs, renames[0].of), is_exact(chosen, partners, names)
-    )
+    counted = _with_counts(chosen, pairs, renames[0].of)
+    return _mark_exactness(counted, is_exact(chosen, partners, names))
+
+
+def _first_right_order(
+    orders: Sequence[tuple[Rename, ...]], pairs: Pairs
+) -> tuple[Rename, ...] | None:
+    """Return the first order that gives each name its partner's, or None."""
+    for order in orders:
+        if _gives_partners(order, pairs):
+            return order
+    return None
 
 
 def is_exact(
@@ -74,11 +83,9 @@ def is_exact(
         new = name
         for rule in rules:
             new = rule(new)
-        if (
-            new in taken
-            or wanted.get(name, new) != new
-            or (name not in wanted and new in partners)
-        ):
+        if new in taken or new != wanted.get(name, new):
+            return False
+        if name not in wanted and new in partners:
             return False
         taken.add(new)
     return True
@@ -100,14 +107,19 @@ def _is_chain(renames: Sequence[Rename]) -> bool:
     """Tell whether a rule of words changes what a rule before it made: right perhaps,
     and hard to read.
     """
-    made: list[str] = []
+    earlier_words: list[str] = []
     for rename in renames:
         if rename.kind == "words":
             rule = _substitution_of(rename)
-            if any(rule(text) != text for text in made):
+            if any(rule(words) != words for words in earlier_words):
                 return True
-            made.append(rename.two.replace("#", "0"))
+            earlier_words.append(_words_made_by(rename))
     return False
+
+
+def _words_made_by(rename: Rename) -> str:
+    """The words that a rule writes, with 0 for each number."""
+    return rename.two.replace("#", "0")
 
 
 def _names_after_start(start: Rename | None, name: str) -> Iterator[str]:
@@ -133,12 +145,13 @@ def _gives_partners(renames: Sequence[Rename], pairs: Pairs) -> bool:
     for old, new in pairs:
         names = {old}
         for rename, rule in steps:
-            if rename.kind == "start":
-                names = {
-                    text for name in names for text in _names_after_start(rename, name)
-                }
-            else:
-                names = {rule(name) for name in names}
+            renamed: set[str] = set()
+            for name in names:
+                if rename.kind == "start":
+                    renamed.update(_names_after_start(rename, name))
+                else:
+                    renamed.add(rule(name))
+            names = renamed
         if new not in names:
             return False
     return True
@@ -146,18 +159,18 @@ def _gives_partners(renames: Sequence[Rename], pairs: Pairs) -> bool:
 
 def _with_counts(renames: Sequence[Rename], pairs: Pairs, of: int) -> list[Rename]:
     """Return the renames, a rename of words with the number of names that it
-    changes.
+    changes. `of` is the number of names of the smaller side.
     """
     names = [old for old, _ in pairs]
     counted = []
     for rename in renames:
         rule = _substitution_of(rename)
-        new = [rule(name) for name in names]
+        new_names = [rule(name) for name in names]
         if rename.kind == "words":
-            met = sum(one != two for one, two in zip(names, new, strict=True))
-            rename = rename._replace(met=met or rename.met, of=of)
+            changed = sum(old != new for old, new in zip(names, new_names, strict=True))
+            rename = rename._replace(met=changed or rename.met, of=of)
         counted.append(rename)
-        names = new
+        names = new_names
     return counted
 
 
@@ -170,27 +183,30 @@ def _sharper_rules(
     """Rules of the parts that differ alone, with as few parts before them as make the
     list right; None without such a list.
     """
-    runs: dict[tuple[str, str], None] = {}
+    # The pairs of names without their numbers that still differ. A dict keeps the order
+    # of the file, so that the answer does not depend on hashes.
+    templates: dict[tuple[str, str], None] = {}
     for old, new in pairs:
         begun = list(_names_after_start(start, old))
         if new in begun:
             continue
-        one, two = (re.split("([0-9]+)", name) for name in (begun[0], new))
-        if one[1::2] != two[1::2] or "#" in old or "#" in new:
+        if "#" in old or "#" in new:
             return None
-        runs["#".join(one[::2]), "#".join(two[::2])] = None
+        # Words and numbers alternate: the numbers stand at the odd places.
+        pieces_of_old = re.split("([0-9]+)", begun[0])
+        pieces_of_new = re.split("([0-9]+)", new)
+        if pieces_of_old[1::2] != pieces_of_new[1::2]:
+            return None
+        template = "#".join(pieces_of_old[::2])
+        templates[template, "#".join(pieces_of_new[::2])] = None
     fallback = None
     for width in range(_WIDEST + 1):
-        rules = [
-            make(*pair)
-            for pair in dict.fromkeys(
-                _differing_run(one, two, width) for one, two in runs
-            )
-        ]
+        runs = dict.fromkeys(_differing_run(one, two, width) for one, two in templates)
+        rules = [make(one, two) for one, two in runs]
         ordered = _order_rules(rules) if 0 < len(rules) <= _MOST else None
         if ordered is None:
             continue
-        order = (*([start] if start is not None else []), *ordered)
+        order = tuple(ordered) if start is None else (start, *ordered)
         if _gives_partners(order, pairs):
             if all(rule.is_plain for rule in ordered):
                 return order
@@ -202,22 +218,28 @@ def _differing_run(one: str, two: str, width: int) -> tuple[str, str]:
     """The parts in which two templates differ, with up to `width` parts before them,
     and none of the two empty.
     """
-    mine, other = one.split("."), two.split(".")
-    first = last = 0
+    mine = one.split(".")
+    other = two.split(".")
     least = min(len(mine), len(other))
+    first = 0
     while first < least and mine[first] == other[first]:
         first += 1
-    while last < least - first and mine[-1 - last] == other[-1 - last]:
-        last += 1
+    same_at_end = 0
+    while (
+        same_at_end < least - first
+        and mine[-1 - same_at_end] == other[-1 - same_at_end]
+    ):
+        same_at_end += 1
     first = max(first - width, 0)
-    while not (len(mine) - last > first < len(other) - last):
+    # An empty run takes the part before it with it, or at the start the one behind it.
+    while least - same_at_end <= first:
         if first:
             first -= 1
         else:
-            last -= 1
-    return ".".join(mine[first : len(mine) - last]), ".".join(
-        other[first : len(other) - last]
-    )
+            same_at_end -= 1
+    run_of_one = mine[first : len(mine) - same_at_end]
+    run_of_two = other[first : len(other) - same_at_end]
+    return ".".join(run_of_one), ".".join(run_of_two)
 
 
 def _order_rules(rules: Sequence[Rename]) -> list[Rename] | None:
@@ -225,24 +247,25 @@ def _order_rules(rules: Sequence[Rename]) -> list[Rename] | None:
     two would change each other's.
     """
     substitutes = [_substitution_of(rule) for rule in rules]
-    made = [rule.two.replace("#", "0") for rule in rules]
     # A rule waits for those that would change what it makes.
-    before = [
-        {
-            other
-            for other, substitute in enumerate(substitutes)
-            if other != number and substitute(text) != text
-        }
-        for number, text in enumerate(made)
-    ]
+    waits_for: list[set[int]] = []
+    for number, rule in enumerate(rules):
+        words = _words_made_by(rule)
+        waits_for.append(
+            {
+                other
+                for other, substitute in enumerate(substitutes)
+                if other != number and substitute(words) != words
+            }
+        )
     order: list[int] = []
     while len(order) < len(rules):
-        free = [
+        ready = [
             number
             for number in range(len(rules))
-            if number not in order and before[number] <= {*order}
+            if number not in order and waits_for[number] <= set(order)
         ]
-        if not free:
+        if not ready:
             return None
-        order += free
+        order += ready
     return [rules[number] for number in order]

@@ -72,6 +72,7 @@ def own_name(name: str) -> str:
     """
     if "_" not in name:
         return name
+    # `module` has no underscore, and is a word that models do use.
     return ".".join(
         part
         for part in name.split(".")
@@ -87,7 +88,8 @@ def unwrapped_name(name: str) -> str:
     if "._" not in rest:
         return rest
     parent, _, last = rest.rpartition(".")
-    return f"{own_name(parent)}.{last}" if own_name(parent) else last
+    own_parent = own_name(parent)
+    return f"{own_parent}.{last}" if own_parent else last
 
 
 # --- `module` inside of names ---------------------------------------------------------
@@ -125,58 +127,78 @@ def inner_modules(names: Sequence[str]) -> Inner:
     """
     if not any(_MODULE in name for name in names):
         return Inner()
-    below: dict[str, set[str]] = {}
-    counts: dict[str, int] = {}
+    parts = _parts_with_module(names)
+    totals = _count_inside(names, parts)
+    alone = [part for part, below in parts.items() if totals[part] == below.names]
+    alike: dict[str, int] = {}
+    for part in alone:
+        template = re.sub("[0-9]+", "#", part)
+        alike[template] = alike.get(template, 0) + 1
+    is_habit = len(alike) > _HABIT
+    # Where some part has a `module` beside other children, the author uses the word.
+    is_word = len(alone) < len(parts)
+    outer = {part: _outer_wrapper(part) for part in alone}
+    around = {place for place in outer.values() if place}
+    sure: list[str] = []
+    possible: list[str] = []
+    rest: list[str] = []
+    for part in alone:
+        place = f"{part}module."
+        repeats = alike[re.sub("[0-9]+", "#", part)] > 1
+        is_numbered = any(step.isdigit() for step in part.split("."))
+        is_nested = bool(outer[part])
+        has_one_layer = len(parts[part].modules) < 2
+        is_in_wrapper = "module." in wrapper_prefix(part)
+        if repeats or is_numbered or is_nested or is_habit:
+            rest.append(place)
+        elif has_one_layer or part in around or is_in_wrapper or is_word:
+            possible.append(place)
+        else:
+            sure.append(place)
+    return Inner(tuple(sure), tuple(possible), tuple(rest))
+
+
+class _Below:
+    """The names with `module` directly below a part: how many, and at most two of the
+    modules there.
+    """
+
+    def __init__(self) -> None:
+        self.names = 0
+        self.modules: set[str] = set()
+
+
+def _parts_with_module(names: Sequence[str]) -> dict[str, _Below]:
+    """The parts of names that have `module` below them, inside of a name: each part
+    with its last dot.
+    """
+    parts: dict[str, _Below] = {}
     for name in names:
         start = len(wrapper_prefix(name))
         place = name.find(_MODULE, start)
         while place >= 0:
             end = place + len(_MODULE)
             if place > start and end < len(name):
-                part = name[: place + 1]
-                counts[part] = counts.get(part, 0) + 1
-                modules = below.setdefault(part, set())
-                if len(modules) < 2:
-                    modules.add(name[end:].rpartition(".")[0])
+                below = parts.setdefault(name[: place + 1], _Below())
+                below.names += 1
+                if len(below.modules) < 2:
+                    below.modules.add(name[end:].rpartition(".")[0])
+            # The dot at the end may be the one at the beginning of the next `module`.
             place = name.find(_MODULE, end - 1)
-    inside = dict.fromkeys(counts, 0)
+    return parts
+
+
+def _count_inside(names: Sequence[str], parts: Iterable[str]) -> dict[str, int]:
+    """Count the names that begin with each part, which ends with a dot."""
+    counts = dict.fromkeys(parts, 0)
     for name in names:
-        place = name.find(".")
-        while place >= 0:
-            part = name[: place + 1]
-            if part in inside:
-                inside[part] += 1
-            place = name.find(".", place + 1)
-    alone = [part for part, count in counts.items() if inside[part] == count]
-    alike: dict[str, int] = {}
-    for part in alone:
-        text = re.sub("[0-9]+", "#", part)
-        alike[text] = alike.get(text, 0) + 1
-    found: dict[str, list[str]] = {"sure": [], "possible": [], "rest": []}
-    is_habit = len(alike) > _HABIT
-    is_word = len(alone) < len(counts)  # an author's, elsewhere
-    outer = {part: _outer_wrapper(part) for part in alone}
-    around = {place for place in outer.values() if place}
-    for part in alone:
-        repeats = alike[re.sub("[0-9]+", "#", part)] > 1 or any(
-            map(str.isdigit, part.split("."))
-        )
-        is_nested = bool(outer[part])
-        is_doubtful = (
-            len(below[part]) < 2
-            or part in around
-            or "module." in wrapper_prefix(part)
-            or is_word
-        )
-        kind = (
-            "rest"
-            if repeats or is_nested or is_habit
-            else "possible"
-            if is_doubtful
-            else "sure"
-        )
-        found[kind].append(f"{part}module.")
-    return Inner(*(tuple(rows) for rows in found.values()))
+        dot = name.find(".")
+        while dot >= 0:
+            part = name[: dot + 1]
+            if part in counts:
+                counts[part] += 1
+            dot = name.find(".", dot + 1)
+    return counts
 
 
 def _outer_wrapper(part: str) -> str:
@@ -206,13 +228,15 @@ def unwrapping_rule(
 def names_below(names: Sequence[str], places: Iterable[str]) -> dict[str, int]:
     """Count the names that begin with each place, which ends with `module.`."""
     counts = dict.fromkeys(places, 0)
-    for name in names if counts else ():
-        place = name.find(_MODULE)
-        while place >= 0:
-            end = place + len(_MODULE)
+    if not counts:
+        return counts
+    for name in names:
+        start = name.find(_MODULE)
+        while start >= 0:
+            end = start + len(_MODULE)
             if name[:end] in counts:
                 counts[name[:end]] += 1
-            place = name.find(_MODULE, end - 1)
+            start = name.find(_MODULE, end - 1)
     return counts
 
 
@@ -225,14 +249,16 @@ def without_modules(places: Iterable[str]) -> Callable[[str], str]:
         return unwrapped_name
 
     def rule(name: str) -> str:
-        new, end = "", 0
-        place = name.find(_MODULE)
-        while place >= 0:
-            if name[: place + len(_MODULE)] in known:
-                new += name[end:place]
-                end = place + len(_MODULE) - 1
-            place = name.find(_MODULE, place + len(_MODULE) - 1)
-        return unwrapped_name(new + name[end:])
+        kept = ""
+        kept_until = 0
+        start = name.find(_MODULE)
+        while start >= 0:
+            last_dot = start + len(_MODULE) - 1
+            if name[: last_dot + 1] in known:
+                kept += name[kept_until:start]
+                kept_until = last_dot
+            start = name.find(_MODULE, last_dot)
+        return unwrapped_name(kept + name[kept_until:])
 
     return rule
 
@@ -241,13 +267,13 @@ def usual_prefix(
     names: Iterable[str], rule: Callable[[str], str] = unwrapped_name
 ) -> str:
     """The prefix that a rule removes from most names; on a tie, the one seen first."""
-    gone: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name in names:
         plain = rule(name)
         if name.endswith(plain):
             prefix = name[: len(name) - len(plain)]
-            gone[prefix] = gone.get(prefix, 0) + 1
-    return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
+            counts[prefix] = counts.get(prefix, 0) + 1
+    return max(counts, key=lambda prefix: counts[prefix], default="")
 
 
 def writers_of_prefix(
@@ -260,20 +286,19 @@ def writers_of_prefix(
     tells AveragedModel: DDP would have put its prefix before the counter too. Without
     one, an average may have the prefix from either.
     """
-    names = []
+    writers = []
     base = ""
     for part in prefix.rstrip(".").split("."):
-        name = WRAPPERS[part]
-        if part == "module" and any(
-            f"{base}{counter}" in counters for counter in AVERAGE_COUNTERS
-        ):
-            name = "AveragedModel"
-        elif part == "module" and is_average:
-            name = f"the average, {name}"
-        names.append(name)
-        is_average = is_average and part != "module"
+        writer = WRAPPERS[part]
+        if part == "module":
+            if any(f"{base}{counter}" in counters for counter in AVERAGE_COUNTERS):
+                writer = "AveragedModel"
+            elif is_average:
+                writer = f"the average, {writer}"
+            is_average = False  # the outermost `module` is the average's
+        writers.append(writer)
         base += f"{part}."
-    return " around ".join(names)
+    return " around ".join(writers)
 
 
 def can_strip_wrappers(names: Sequence[str]) -> bool:
@@ -318,9 +343,11 @@ def adapted_layers(names: Iterable[str]) -> list[str]:
     """The layers of the base model that LoRA changes, by their names in the base model,
     each once.
     """
-    matches = [
-        re.match(_LAYER, base_name(unwrapped_name(name)))
-        for name in names
-        if "lora_" in name
-    ]
-    return list(dict.fromkeys(match[1] for match in matches if match is not None))
+    layers: dict[str, None] = {}
+    for name in names:
+        if "lora_" not in name:
+            continue
+        layer = re.match(_LAYER, base_name(unwrapped_name(name)))
+        if layer is not None:
+            layers[layer[1]] = None
+    return list(layers)

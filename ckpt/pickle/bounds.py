@@ -62,53 +62,64 @@ def _odd_coordinates(
 def _odd_compressed(
     layout: str, parts: Mapping[str, TensorRef], shape: tuple[int, ...]
 ) -> str | None:
-    compressed, plain, values = (
-        parts["compressed_indices"],
-        parts["plain_indices"],
-        parts["values"],
-    )
-    if (
-        compressed.dtype.name not in ("int32", "int64")
-        or compressed.dtype != plain.dtype
-    ):
+    """Return how the parts of a compressed layout do not fit each other, or None.
+
+    A tensor of shape (batch..., rows, columns, dense...) has one row of compressed
+    indices for each batch. Its values have the shape (batch..., count, block...,
+    dense...), where only the blocked layouts have a block.
+    """
+    compressed = parts["compressed_indices"]
+    plain = parts["plain_indices"]
+    values = parts["values"]
+    is_index = compressed.dtype.name in ("int32", "int64")
+    if not is_index or compressed.dtype != plain.dtype:
         return "its indices are not of int32 or int64, or not of one type"
     batch = len(compressed.shape) - 1
     inner = 2 if layout in _BLOCKED else 0
-    if (
-        batch < 0
-        or len(plain.shape) != batch + 1
-        or len(values.shape) < batch + 1 + inner
-    ):
+    if batch < 0 or len(plain.shape) != batch + 1:
         return "its parts have too few dimensions"
-    block = values.shape[batch + 1 : batch + 3] if inner else (1, 1)
-    if (
-        len(shape) < batch + 2
-        or values.shape[batch + 1 + inner :] != shape[batch + 2 :]
-    ):
+    if len(values.shape) < batch + 1 + inner:
+        return "its parts have too few dimensions"
+    if len(shape) < batch + 2:
         return "its size is not that of its values"
-    if {compressed.shape[:-1], plain.shape[:-1], values.shape[:batch]} != {
-        shape[:batch]
-    }:
+    if values.shape[batch + 1 + inner :] != shape[batch + 2 :]:
+        return "its size is not that of its values"
+    batches = {compressed.shape[:-1], plain.shape[:-1], values.shape[:batch]}
+    if batches != {shape[:batch]}:
         return "its parts have other batches than its size"
     if values.shape[batch] != plain.shape[-1]:
         return "it has not one value for each index"
-    if 0 in block or shape[batch] % block[0] or shape[batch + 1] % block[1]:
+    # A block of no elements is refused first, because the size is divided by it.
+    height, width = _block_of(layout, values, batch)
+    if 0 in (height, width) or shape[batch] % height or shape[batch + 1] % width:
         return "its size is no multiple of its blocks"
-    if compressed.shape[-1] != _counts_of(layout, values, batch, shape)[0] + 1:
+    count, _ = _counts_of(layout, values, batch, shape)
+    if compressed.shape[-1] != count + 1:
         return "it has not one row of indices for each row"
     if compressed.numel and compressed.shape[-1] > 1 and compressed.stride[-1] == 0:
         return "its rows of indices are one number"
     return None
 
 
+def _block_of(layout: str, values: TensorRef, batch: int) -> tuple[int, int]:
+    """The rows and columns of a block, which is one element in layouts without blocks.
+
+    `batch` is the number of batch dimensions.
+    """
+    if layout not in _BLOCKED:
+        return 1, 1
+    return values.shape[batch + 1], values.shape[batch + 2]
+
+
 def _counts_of(
     layout: str, values: TensorRef, batch: int, shape: tuple[int, ...]
 ) -> tuple[int, int]:
     """The number of compressed rows of a sparse tensor, and of the places in one of
-    them.
+    them. `batch` is the number of batch dimensions.
     """
-    block = values.shape[batch + 1 : batch + 3] if layout in _BLOCKED else (1, 1)
-    rows, columns = shape[batch] // block[0], shape[batch + 1] // block[1]
+    height, width = _block_of(layout, values, batch)
+    rows = shape[batch] // height
+    columns = shape[batch + 1] // width
     return (columns, rows) if layout in _BY_COLUMN else (rows, columns)
 
 
@@ -117,14 +128,15 @@ def odd_nested(parts: Mapping[str, TensorRef]) -> str | None:
 
     torch writes an empty one with parts that it does not read again.
     """
-    values, sizes, strides, offsets = (
-        parts[name] for name in ("values", "sizes", "strides", "offsets")
-    )
+    values = parts["values"]
+    sizes = parts["sizes"]
+    strides = parts["strides"]
+    offsets = parts["offsets"]
     if (values.numel, sizes.shape, strides.shape, offsets.shape) == (0, (), (), (0,)):
         return None
     if any(part.dtype.name != "int64" for part in (sizes, strides, offsets)):
         return "its sizes, strides or offsets are not of int64"
-    if not all(map(_is_contiguous, parts.values())):
+    if not all(_is_contiguous(part) for part in parts.values()):
         return "one of its parts is not contiguous"
     if len(values.shape) != 1 or len(sizes.shape) != 2:
         return "its values are no row, or its sizes no matrix"
@@ -134,11 +146,18 @@ def odd_nested(parts: Mapping[str, TensorRef]) -> str | None:
 
 
 def _is_contiguous(ref: TensorRef) -> bool:
-    usual = contiguous(ref.shape)
-    steps = zip(ref.shape, ref.stride, usual, strict=True)
-    return not ref.numel or all(
-        size == 1 or stride == step for size, stride, step in steps
-    )
+    """Tell whether the elements lie in order without gaps, as torch tells it.
+
+    The stride of a dimension of one element says nothing, and a tensor without elements
+    is always contiguous.
+    """
+    if not ref.numel:
+        return True
+    usual_stride = contiguous(ref.shape)
+    for size, stride, usual in zip(ref.shape, ref.stride, usual_stride, strict=True):
+        if size != 1 and stride != usual:
+            return False
+    return True
 
 
 def odd_jagged(
@@ -146,14 +165,12 @@ def odd_jagged(
 ) -> str | None:
     """Return how the parts of a jagged tensor do not fit each other, or None."""
     rows = [offsets] if lengths is None else [offsets, lengths]
-    if any(
-        part.dtype.name not in ("int32", "int64") or len(part.shape) != 1
-        for part in rows
-    ):
-        return "its offsets or lengths are no row of whole numbers"
-    if not offsets.numel or (
-        lengths is not None and lengths.numel != offsets.numel - 1
-    ):
+    for row in rows:
+        if row.dtype.name not in ("int32", "int64") or len(row.shape) != 1:
+            return "its offsets or lengths are no row of whole numbers"
+    # Offsets have one number more than there are rows: where the last one ends.
+    is_short = lengths is not None and lengths.numel != offsets.numel - 1
+    if not offsets.numel or is_short:
         return "it has not one offset and length for each row"
     if type(ragged) is not int or not 1 <= ragged <= len(values.shape):
         return "it has no dimension for its rows"
@@ -168,6 +185,9 @@ def odd_scheme(
 ) -> str | None:
     """Return how the scales of a quantized tensor do not fit its size or type, or None.
     torch up to 2.12 compares nothing.
+
+    `scheme` is the tuple that torch writes: its name, and per channel the scales, the
+    zero points and the axis.
     """
     name = scheme[0]
     if type(name) is not Global or not name.name.startswith("per_channel_"):
@@ -176,19 +196,23 @@ def odd_scheme(
     if type(axis) is not int or not 0 <= axis < len(shape):
         return "it has no dimension for its channels"
     for label, node in zip(("scales", "zero_points"), scheme[1:3], strict=True):
-        part = parts.get(label)
-        counts = (
-            (len(node),) if type(node) is list else None if part is None else part.shape
-        )
-        if counts != (shape[axis],):
+        if _shape_of_numbers(node, parts.get(label)) != (shape[axis],):
             return "it has not one scale and zero point for each channel"
     zeros = parts.get("zero_points")
-    is_float = name.name.endswith("float_qparams") or (
-        zeros is not None and zeros.dtype.kind == "float"
-    )
+    has_float_zeros = zeros is not None and zeros.dtype.kind == "float"
+    is_float = name.name.endswith("float_qparams") or has_float_zeros
     if is_float and dtype.name == "qint32":
         return "torch has no qint32 with zero points that are floats"
     return None
+
+
+def _shape_of_numbers(node: Node, part: TensorRef | None) -> tuple[int, ...] | None:
+    """The shape of the scales or zero points of a scheme: a list of numbers, or a
+    tensor. None where they are neither.
+    """
+    if type(node) is list:
+        return (len(node),)
+    return None if part is None else part.shape
 
 
 # --- numbers --------------------------------------------------------------------------
@@ -213,10 +237,10 @@ class Bounds:
         if tensor.layout not in _CHECKED:
             return None
         parts = dict(tensor.parts)
-        read = [part for label, part in parts.items() if label != "values"]
-        if any(
-            part.storage.place is None for part in read if part.numel
-        ) or not self._may_read(read):
+        numbers = [part for label, part in parts.items() if label != "values"]
+        if any(part.numel and part.storage.place is None for part in numbers):
+            return None
+        if not self._may_read(numbers):
             return None
         try:
             if tensor.layout == "nested":
@@ -241,8 +265,12 @@ class Bounds:
 
 
 def _excess_of_coordinates(indices: TensorRef, shape: tuple[int, ...]) -> str | None:
-    for row, size in enumerate(shape[: indices.shape[0]]):
-        for numbers in _number_runs(_matrix_row(indices, row)):
+    """Return the first coordinate that leads out of its dimension, as text, or None.
+
+    `indices` has one row for each sparse dimension, the first ones of `shape`.
+    """
+    for axis, size in enumerate(shape[: indices.shape[0]]):
+        for numbers in _number_runs(_matrix_row(indices, axis)):
             wrong = _number_outside(numbers, 0, size - 1)
             if wrong is not None:
                 return f"the index {wrong:,} in a dimension of {size:,}"
@@ -252,11 +280,12 @@ def _excess_of_coordinates(indices: TensorRef, shape: tuple[int, ...]) -> str | 
 def _excess_of_compressed(
     tensor: Composite, parts: Mapping[str, TensorRef]
 ) -> str | None:
-    compressed, plain, values = (
-        parts["compressed_indices"],
-        parts["plain_indices"],
-        parts["values"],
-    )
+    """Return the first number of a compressed layout that leads out of its values or
+    its shape, as text, or None.
+    """
+    compressed = parts["compressed_indices"]
+    plain = parts["plain_indices"]
+    values = parts["values"]
     batch = len(compressed.shape) - 1
     _, width = _counts_of(tensor.layout, values, batch, tensor.shape)
     count = values.shape[batch]
@@ -276,16 +305,17 @@ def _excess_of_jagged(parts: Mapping[str, TensorRef], size: int) -> str | None:
     """Return the first offset or length of a jagged tensor that leads out of its
     values, as text, or None.
     """
-    offsets, lengths = parts["offsets"], parts.get("lengths")
+    offsets = parts["offsets"]
+    lengths = parts.get("lengths")
     if lengths is None:
         wrong = _odd_steps(offsets, 0, size, is_whole=False)
         return None if wrong is None else f"the offset {wrong:,} among {size:,} values"
+    # With lengths the rows may have gaps and any order, so each is looked at alone.
     step = min(_step_of(offsets), _step_of(lengths))
     for first in range(0, lengths.numel, step):
         last = min(first + step, lengths.numel)
-        starts, counts = (
-            _read_numbers(_row_part(row, first, last)) for row in (offsets, lengths)
-        )
+        starts = _read_numbers(_row_part(offsets, first, last))
+        counts = _read_numbers(_row_part(lengths, first, last))
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         for numbers in (starts, counts, ends):
             wrong = _number_outside(numbers, 0, size)
@@ -298,26 +328,33 @@ def _excess_of_rows(parts: Mapping[str, TensorRef]) -> str | None:
     """Return the first row of a nested tensor that leads out of its values, as text, or
     None.
     """
-    sizes, strides, offsets = parts["sizes"], parts["strides"], parts["offsets"]
+    sizes = parts["sizes"]
+    strides = parts["strides"]
+    offsets = parts["offsets"]
     if len(sizes.shape) != 2:
         return None
     if not offsets.numel:
         return "the first of no rows"
-    width, limit = sizes.shape[1], parts["values"].numel
+    width = sizes.shape[1]
+    limit = parts["values"].numel
     step = max(1, _RUN // max(width, 1))
     for first in range(0, offsets.numel, step):
         last = min(first + step, offsets.numel)
         starts = _read_numbers(_row_part(offsets, first, last))
-        size, stride = (
-            _read_numbers(_row_part(_flat_row(part), first * width, last * width))
-            for part in (sizes, strides)
-        )
+        row_sizes = _read_matrix_rows(sizes, first, last)
+        row_strides = _read_matrix_rows(strides, first, last)
         for row, start in enumerate(starts):
             inner = slice(row * width, (row + 1) * width)
-            wrong = _odd_row(start, size[inner], stride[inner], limit)
+            wrong = _odd_row(start, row_sizes[inner], row_strides[inner], limit)
             if wrong is not None:
                 return f"{wrong}, in row {first + row:,}"
     return None
+
+
+def _read_matrix_rows(matrix: TensorRef, first: int, last: int) -> list[int]:
+    """The numbers of some rows of a contiguous matrix, one row after the other."""
+    width = matrix.shape[1]
+    return _read_numbers(_row_part(_flat_row(matrix), first * width, last * width))
 
 
 def _odd_row(
@@ -326,17 +363,17 @@ def _odd_row(
     """Return a number of one row of a nested tensor that leads out of its values, as
     text, or None.
     """
-    steps = [stride for size, stride in zip(sizes, strides, strict=True) if size > 1]
+    pairs = list(zip(sizes, strides, strict=True))
+    # torch never takes a step along a dimension of one element.
+    steps = [stride for size, stride in pairs if size > 1]
     least = min((start, *sizes, *steps))
     if least < 0:
         return f"the number {least:,}"
     if 0 in sizes:
-        return (
-            None if start <= limit else f"the offset {start:,} among {limit:,} values"
-        )
-    end = start + sum(
-        (size - 1) * stride for size, stride in zip(sizes, strides, strict=True)
-    )
+        if start <= limit:
+            return None
+        return f"the offset {start:,} among {limit:,} values"
+    end = start + sum((size - 1) * stride for size, stride in pairs)
     return None if end < limit else f"the place {end:,} among {limit:,} values"
 
 
@@ -347,41 +384,46 @@ def _odd_steps(row: TensorRef, low: int, high: int, *, is_whole: bool) -> int | 
     With `is_whole` the row begins and ends with the limits.
     """
     before = low
-    for place, numbers in enumerate(_number_runs(row)):
+    is_first = True
+    for numbers in _number_runs(row):
         wrong = _number_outside(numbers, low, high)
         if wrong is not None:
             return wrong
-        if (
-            numbers[0] < before or sorted(numbers) != numbers
-        ):  # sorting what is in order takes one look
+        # Sorting what is in order takes one look, and runs in C.
+        if numbers[0] < before or sorted(numbers) != numbers:
             return min(numbers)
-        if is_whole and not place and numbers[0] != low:
+        if is_whole and is_first and numbers[0] != low:
             return numbers[0]
         before = numbers[-1]
-    return before if is_whole and row.numel and before != high else None
+        is_first = False
+    if is_whole and row.numel and before != high:
+        return before
+    return None
 
 
 def _number_outside(numbers: Sequence[int], low: int, high: int) -> int | None:
     """Return a number outside of the limits, or None."""
     if not numbers:
         return None
-    least, most = min(numbers), max(numbers)
-    return least if least < low else most if most > high else None
+    least = min(numbers)
+    if least < low:
+        return least
+    most = max(numbers)
+    return most if most > high else None
 
 
 def _iterate_rows(ref: TensorRef) -> Iterator[TensorRef]:
     """Yield the rows of a tensor: views of its last dimension. Dimensions that show the
     same rows again are left out.
     """
-    kept = [
-        axis
-        for axis in range(len(ref.shape) - 1)
-        if ref.stride[axis] or not ref.shape[axis]
-    ]
-    for place in product(*(range(ref.shape[axis]) for axis in kept)):
-        offset = ref.offset + sum(
-            at * ref.stride[axis] for at, axis in zip(place, kept, strict=True)
-        )
+    batch_axes = range(len(ref.shape) - 1)
+    # A dimension of stride 0 shows one row as often as a stranger's file likes. One
+    # without elements is kept: then there are no rows.
+    kept = [axis for axis in batch_axes if ref.stride[axis] or not ref.shape[axis]]
+    for indices in product(*(range(ref.shape[axis]) for axis in kept)):
+        offset = ref.offset
+        for axis, index in zip(kept, indices, strict=True):
+            offset += index * ref.stride[axis]
         yield tensor_ref(
             ref.storage, ref.dtype, ref.shape[-1:], ref.stride[-1:], offset
         )
@@ -408,15 +450,16 @@ def _number_runs(row: TensorRef) -> Iterator[list[int]]:
     """Yield the numbers of a row in runs, so that few bytes of the storage are read at
     once.
     """
-    (count,), step = row.shape, _step_of(row)
+    count = row.shape[0]
+    step = _step_of(row)
     for first in range(0, count, step):
         yield _read_numbers(_row_part(row, first, min(first + step, count)))
 
 
 def _step_of(row: TensorRef) -> int:
     """The numbers of a row that are read at once."""
-    width = max(row.stride[0], 1) * row.dtype.bits // 8
-    return max(1, min(_RUN, _SPAN // width))
+    bytes_apart = max(row.stride[0], 1) * row.dtype.bits // 8
+    return max(1, min(_RUN, _SPAN // bytes_apart))
 
 
 def _read_numbers(row: TensorRef) -> list[int]:
@@ -425,10 +468,14 @@ def _read_numbers(row: TensorRef) -> list[int]:
     """
     from ckpt.elements.blocks import elements  # here: few files have such tensors
 
-    (count,), (stride,) = row.shape, row.stride
-    whole = (count - 1) * stride + 1 if count else 0
-    span = tensor_ref(row.storage, row.dtype, (whole,), (1,), row.offset)
+    count = row.shape[0]
+    stride = row.stride[0]
+    # What lies between the numbers is read with them, and left out afterwards.
+    span_length = (count - 1) * stride + 1 if count else 0
+    span = tensor_ref(row.storage, row.dtype, (span_length,), (1,), row.offset)
     code, width = ("i", 4) if row.dtype.bits == 32 else ("q", 8)
     data = b"".join(elements(span))
     numbers = list(unpack(f"<{len(data) // width}{code}", data))
-    return numbers[::stride] if stride else numbers * count
+    if not stride:
+        return numbers * count  # one number, seen `count` times
+    return numbers[::stride]

@@ -100,6 +100,49 @@ def test_the_pickle_and_the_live_model_say_the_same(tmp_path: Path) -> None:
     ]
 
 
+class Nested(nn.Module):
+    """A module that is found twice in lists, first so deep that its list is cut off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = [nn.Linear(1, 1)]
+        deep = [[[[[[[[inner]]]]]]]]
+        self.lists = [deep, inner]
+
+
+class Doubling(nn.Module):
+    """A file of three kilobytes with a list of a billion items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        items: list[Any] = [1]
+        for _ in range(8):
+            items = [items] * 13
+        self.items = items
+
+
+def test_a_list_that_is_held_many_times_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ckpt.evidence import modules
+
+    looks: list[Any] = []
+
+    def counted(node: Any) -> Any:
+        looks.append(node)
+        assert len(looks) < 10_000
+        return look(node)
+
+    look = modules.look
+    monkeypatch.setattr(modules, "look", counted)
+    path = rewriting.saved(Doubling(), tmp_path / "a.pt")
+    with formats.open(str(path)) as checkpoint:
+        assert unseen_parts(checkpoint).loose == ()
+    path = rewriting.saved(Nested(), tmp_path / "b.pt")
+    with formats.open(str(path)) as checkpoint:
+        assert [row.place for row in unseen_parts(checkpoint).loose] == ["lists[1][0]"]
+
+
 def test_torch_itself_misses_what_is_named(tmp_path: Path) -> None:
     """`named_parameters()` lacks exactly the parameters of what is registered
     nowhere.
