@@ -19,7 +19,7 @@ from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_o
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name, unwrapping_rule
 from ckpt.model.checkpoint import Checkpoint, Entries, looks_of
-from ckpt.model.columns import parts
+from ckpt.model.columns import row_parts
 from ckpt.model.errors import UsageError
 from ckpt.model.names import Block, Path, name_blocks
 from ckpt.model.rows import NamedTuple
@@ -368,7 +368,7 @@ def _roles_by_sections(
                 section, named
             )
     index = 0
-    for part in parts(checkpoint.tensors):
+    for part in row_parts(checkpoint.tensors):
         for entry in () if isinstance(part, Entries) else part:
             if entry.source is not None and roles[index].role != "optimizer":
                 roles[index] = _format_role(entry.kind, entry.source)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 
 from ckpt.commands.inspect.inspect import Inspection
 from ckpt.model.checkpoint import Entries, Entry, looks_of
-from ckpt.model.columns import Chain, parts
+from ckpt.model.columns import Chain, row_parts
 from ckpt.model.names import name_blocks
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor
@@ -442,7 +442,7 @@ def _shown_names(entries: Sequence[Entry], names: dict[int, str]) -> list[str]:
     them.
     """
     texts: list[str] = []
-    for part in parts(entries):
+    for part in row_parts(entries):
         if isinstance(part, Entries) and not names:
             plain = is_plain("".join(part.names))
             texts += part.names if plain else [show(name, None) for name in part.names]
