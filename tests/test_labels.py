@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ckpt.model.names import pattern, short_labels
+from ckpt.model.names import common_pattern, short_labels
 
 SERIES = [
     f"RFB-Epoch-{epoch}-Loss-{2.9 - epoch / 1000:.15f}.pth"
@@ -170,7 +170,7 @@ def test_labels_say_what_differs(kind: str) -> None:
     names, expected, common = SETS[kind]
 
     assert short_labels(names) == expected
-    assert pattern(names) == common
+    assert common_pattern(names) == common
 
 
 def test_labels_of_300_files_are_short() -> None:

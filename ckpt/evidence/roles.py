@@ -19,7 +19,7 @@ from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_o
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name, unwrapping_rule
 from ckpt.model.checkpoint import Checkpoint, Entries, looks_of
-from ckpt.model.columns import parts
+from ckpt.model.columns import row_parts
 from ckpt.model.errors import UsageError
 from ckpt.model.names import Block, Path, name_blocks
 from ckpt.model.rows import NamedTuple
@@ -396,7 +396,7 @@ def _roles_by_sections(
         elif section.kind in ("model", "ema"):
             roles[section.first : last] = _model_roles(section, named)
     index = 0
-    for part in parts(checkpoint.tensors):
+    for part in row_parts(checkpoint.tensors):
         if isinstance(part, Entries):
             # The format says nothing about what lies in columns, so no entry is made.
             index += len(part)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ckpt.bytes.source import Source
 from ckpt.model.account import Account
-from ckpt.model.columns import Column, parts
+from ckpt.model.columns import Column, row_parts
 from ckpt.model.errors import about
 from ckpt.model.names import Path
 from ckpt.model.nodes import Node
@@ -126,7 +126,7 @@ class Entries(Column[Entry]):
 def names_of(entries: Sequence[Entry]) -> list[str]:
     """The name of each tensor."""
     names: list[str] = []
-    for part in parts(entries):
+    for part in row_parts(entries):
         names += (
             part.names if isinstance(part, Entries) else [entry.name for entry in part]
         )
@@ -136,7 +136,7 @@ def names_of(entries: Sequence[Entry]) -> list[str]:
 def keys_at(entries: Sequence[Entry], depth: int) -> list[str]:
     """The last step of each path of `depth` steps, where it is a string."""
     keys: list[str] = []
-    for part in parts(entries):
+    for part in row_parts(entries):
         if not isinstance(part, Entries):
             last = [entry.path[-1] for entry in part if len(entry.path) == depth]
             keys += [step for step in last if isinstance(step, str)]
@@ -150,7 +150,7 @@ def storages_of(entries: Sequence[Entry]) -> list[str]:
     between.
     """
     ids: list[str] = []
-    for part in parts(entries):
+    for part in row_parts(entries):
         storages = part.tensors.storages if isinstance(part, Entries) else ()
         if isinstance(storages, Storages):
             ids += storages.ids
@@ -169,7 +169,7 @@ def looks_of(entries: Sequence[Entry]) -> list[Tensor]:
     is equal.
     """
     looks: list[Tensor] = []
-    for part in parts(entries):
+    for part in row_parts(entries):
         looks += (
             part.tensors.looks
             if isinstance(part, Entries)
@@ -516,7 +516,7 @@ class Checkpoint:
     def all_sources(self) -> list[Source]:
         """The files of the checkpoint, and those that its tensors come from."""
         sources = {id(source): source for source in self.sources}
-        for part in parts(self.storages):
+        for part in row_parts(self.storages):
             for storage in part[:1] if isinstance(part, Storages) else part:
                 sources.update(
                     (id(source), source) for source in storage.list_sources()

@@ -54,22 +54,20 @@ class Column(Sequence[R]):
     ) -> R | Sequence[R]:
         if isinstance(index, slice):
             span = range(*index.indices(self._count))
-            return (
-                self.rows()[index]
-                if 2 * len(span) > self._count
-                else [self[position] for position in span]
-            )
+            # Most of the rows are made faster all at once than one by one.
+            if 2 * len(span) > self._count:
+                return self.rows()[index]
+            return [self[position] for position in span]
         if self._all is not None:
             return self._all[index]
-        position = range(self._count)[index]
+        position = range(self._count)[index]  # also counts from the end
         if self._base is not None:
             return self._base[self._first + position]
         row = self._some.get(position)
-        return (
-            self._some.setdefault(position, self._make(position, position + 1)[0])
-            if row is None
-            else row
-        )
+        if row is None:
+            new_row = self._make(position, position + 1)[0]
+            row = self._some.setdefault(position, new_row)
+        return row
 
     def __iter__(self) -> Iterator[R]:
         return iter(self.rows())
@@ -78,9 +76,11 @@ class Column(Sequence[R]):
         """All rows, made at once."""
         if self._all is None:
             if self._base is not None:
-                rows = list(self._base[self._first : self._first + self._count])
+                last = self._first + self._count
+                rows = list(self._base[self._first : last])
             else:
                 rows = self._make(0, self._count)
+                # What was asked for before stays the same object.
                 for index, row in self._some.items():
                     rows[index] = row
             self._all = rows
@@ -90,19 +90,19 @@ class Column(Sequence[R]):
     def made(self) -> list[R]:
         """The rows that were asked for so far."""
         base = self if self._base is None else self._base
-        last = self._first + self._count
+        first, last = self._first, self._first + self._count
         if base._all is not None:
-            return base._all[self._first : last]
-        return [row for index, row in base._some.items() if self._first <= index < last]
+            return base._all[first:last]
+        return [row for index, row in base._some.items() if first <= index < last]
 
     def cut(self, first: int, last: int) -> Column[R]:
         """The rows from one index up to another: the same objects."""
-        return self._cut(
-            Column(last - first, self._make, self.looks[first:last]), first
-        )
+        column = Column(last - first, self._make, self.looks[first:last])
+        return self._cut(column, first)
 
     def _cut(self, column: C, first: int) -> C:
         """A column of the rows from `first` on: they are the same objects."""
+        # The base is never a cut itself, so a cut of a cut asks one column, not two.
         column._base = self if self._base is None else self._base
         column._first = self._first + first
         return column
@@ -135,12 +135,10 @@ class Chain(Sequence[R]):
     ) -> R | Sequence[R]:
         if isinstance(index, slice):
             first, last, step = index.indices(len(self))
-            return (
-                self._cut(first, last)
-                if step == 1
-                else [self[position] for position in range(first, last, step)]
-            )
-        position = range(len(self))[index]
+            if step == 1:
+                return self._cut(first, last)
+            return [self[position] for position in range(first, last, step)]
+        position = range(len(self))[index]  # also counts from the end
         number = bisect_right(self._ends, position)
         return self.parts[number][position - self._ends[number]]
 
@@ -169,36 +167,36 @@ class Chain(Sequence[R]):
             self._ends.append(len(self) + len(part))
 
     def _cut(self, first: int, last: int) -> Chain[R]:
+        """The rows from one index up to another. Columns stay columns."""
         if (first, last) == (0, len(self)):
             return self
         rows: Chain[R] = Chain()
         begin = 0
         for part, end in zip(self.parts, self._ends, strict=True):
-            low, high = max(first, begin) - begin, min(last, end) - begin
+            low = max(first, begin) - begin
+            high = min(last, end) - begin
             if low < high:
-                whole = (low, high) == (0, len(part))
-                rows.extend(
-                    part
-                    if whole
-                    else part.cut(low, high)
-                    if isinstance(part, Column)
-                    else part[low:high]
-                )
+                if (low, high) == (0, len(part)):
+                    rows.extend(part)
+                elif isinstance(part, Column):
+                    rows.extend(part.cut(low, high))
+                else:
+                    rows.extend(part[low:high])
             begin = end
         return rows
 
 
-def parts(rows: Sequence[R]) -> Sequence[Sequence[R]]:
+def row_parts(rows: Sequence[R]) -> Sequence[Sequence[R]]:
     """The columns and the lists that rows consist of."""
     return rows.parts if isinstance(rows, Chain) else (rows,)
 
 
-def looks(rows: Sequence[R]) -> Sequence[R]:
+def row_looks(rows: Sequence[R]) -> Sequence[R]:
     """For each row one that looks the same, as `Column.looks` has it; the row itself
     outside of columns.
     """
     examples: list[R] = []
-    for part in parts(rows):
+    for part in row_parts(rows):
         examples += part.looks if isinstance(part, Column) else part
     return examples
 
@@ -224,6 +222,8 @@ def unpack_numbers(code: str, raw: bytes | bytearray) -> array[int]:
 
 def field_bytes(data: bytes, offset: int, width: int, stride: int) -> bytes:
     """So many bytes at an offset of each `stride` bytes, one behind the other."""
+    # One slice with a step takes the same byte of every row at once, in C. A loop over
+    # the rows would run in Python, once for each tensor.
     fields = bytearray(len(data) // stride * width)
     for byte in range(width):
         fields[byte::width] = data[offset + byte :: stride]

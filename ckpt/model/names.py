@@ -11,7 +11,7 @@ from functools import cached_property
 
 from ckpt.model.errors import UsageError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import TEXT_LIMIT, shell_word, show
+from ckpt.model.text import TEXT_LIMIT, shared_prefix_length, shell_word, show
 
 Key = str | int
 """One step of a path. Keys of other types become a `NamedKey`."""
@@ -88,18 +88,21 @@ def name_blocks(names: Sequence[str]) -> list[Block]:
     """The blocks of a list of names, in order. A model repeats its layers, so many of
     them are alike inside.
     """
-    result: list[Block] = []
+    if not names:
+        return []
+    blocks: list[Block] = []
     begin, first = "", 0
     for index, name in enumerate(names):
         if begin and name.startswith(begin):
             continue
         number = _BEGIN.match(name)
-        after = number[0] if number else ""
-        if after != begin:
+        next_begin = number[0] if number else ""
+        if next_begin != begin:
             if index > first:
-                result.append(Block(begin, first, index))
-            begin, first = after, index
-    return [*result, Block(begin, first, len(names))] if names else result
+                blocks.append(Block(begin, first, index))
+            begin, first = next_begin, index
+    blocks.append(Block(begin, first, len(names)))
+    return blocks
 
 
 ROOT = "."
@@ -110,12 +113,18 @@ def natural_sort_key(text: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key that puts `layers.2` before `layers.10`, and `lr0.005` before
     `lr0.05`. Each text has its own.
     """
-    parts = _NUMBERS.split(text)  # every second one is a number
-    key: list[tuple[int, int | str]] = [
-        (0, int(part)) if index & 1 and len(part) < 19 and part[0] != "." else (1, part)
-        for index, part in enumerate(parts)
-        if part
-    ]
+    key: list[tuple[int, int | str]] = []
+    for index, part in enumerate(_NUMBERS.split(text)):
+        if not part:
+            continue
+        is_number = index % 2 == 1
+        # The digits behind a point are compared as text: 0.05 is more than 0.005. So
+        # are more digits than 64 bits hold, for int() of a long text is slow.
+        if is_number and part[0] != "." and len(part) < 19:
+            key.append((0, int(part)))
+        else:
+            key.append((1, part))
+    # `1` and `01` have the same parts, but not the same key.
     return (*key, (-1, text))
 
 
@@ -138,13 +147,9 @@ class Globs:
         """Tell whether one of the names of a tensor is included and none is
         excluded.
         """
-        if self._include is not None and not any(
-            self._include.match(name) for name in names
-        ):
+        if self._include is not None and not any(map(self._include.match, names)):
             return False
-        return self._exclude is None or not any(
-            self._exclude.match(name) for name in names
-        )
+        return self._exclude is None or not any(map(self._exclude.match, names))
 
     def refusal(self, names: Sequence[str], path: str) -> UsageError:
         """The error where none of the names matches, with what would match instead."""
@@ -158,17 +163,18 @@ class Globs:
         listed = ", ".join(show(name, 60) for name in names[:3])
         if listed:
             hint = f"names are like {listed}"
+        elif names:
+            hint = "its tensor is the root, which has no name"
         else:
-            hint = (
-                "its tensor is the root, which has no name"
-                if names
-                else "it holds no tensors"
-            )
+            hint = "it holds no tensors"
         return UsageError("no tensor matches", path=path, hint=hint)
 
 
 def _union_pattern(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(translate, patterns))) if patterns else None
+    """One expression for all shell patterns, or None without any."""
+    if not patterns:
+        return None
+    return re.compile("|".join(map(translate, patterns)))
 
 
 def names_above(name: str) -> Iterator[str]:
@@ -186,32 +192,42 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     pool = list(dict.fromkeys(names))
     matches = [other for other in pool if other.endswith(f".{name}")]
     if len(matches) < count and len(name) <= TEXT_LIMIT:
-        from difflib import (
-            get_close_matches,
-        )  # imported here, because only a typo needs it
-
-        depth = name.count(".") + 1
-        ends: dict[str, str] = {}
-        for other in pool[:20_000]:
-            if len(other) <= TEXT_LIMIT:
-                ends.setdefault(".".join(other.split(".")[-depth:]), other)
-        last = name.rpartition(".")[2]
-        for end in get_close_matches(name, ends, 4 * count):
-            if get_close_matches(
-                last, [end.rpartition(".")[2]]
-            ):  # the last part itself must be similar
-                matches.append(ends[end])
+        matches += _similar_names(name, pool, count)
     return list(dict.fromkeys(matches))[:count]
+
+
+def _similar_names(name: str, pool: Sequence[str], count: int) -> list[str]:
+    """Names whose last parts, as many as `name` has, are spelled much like it."""
+    from difflib import get_close_matches  # here: only a typo needs it
+
+    depth = name.count(".") + 1
+    names_by_end: dict[str, str] = {}
+    # difflib's time grows with the number of names and the square of their lengths, and
+    # a stranger's file has names without limit. So far names and long ones are ignored.
+    for other in pool[:20_000]:
+        if len(other) <= TEXT_LIMIT:
+            end = ".".join(other.split(".")[-depth:])
+            names_by_end.setdefault(end, other)
+    last = name.rpartition(".")[2]
+    similar: list[str] = []
+    for end in get_close_matches(name, names_by_end, 4 * count):
+        # `layers.3.weight` as a whole is close to `layers.3.bias`, but no typo of it.
+        if get_close_matches(last, [end.rpartition(".")[2]]):
+            similar.append(names_by_end[end])
+    return similar
 
 
 def count_endings(paths: Iterable[str]) -> dict[str, int]:
     """Count the paths with each ending, most first. The empty ending counts names
     without one.
     """
-    counts = Counter(
-        os.path.splitext(os.path.basename(path).lower())[1] for path in paths
-    )
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+    counts: Counter[str] = Counter()
+    for path in paths:
+        file_name = os.path.basename(path).lower()
+        counts[os.path.splitext(file_name)[1]] += 1
+    by_ending = sorted(counts.items())
+    by_ending.sort(key=lambda pair: pair[1], reverse=True)
+    return dict(by_ending)
 
 
 # --- labels of files that stand together ----------------------------------------------
@@ -250,51 +266,100 @@ def short_labels(names: Sequence[str]) -> list[str]:
     unique = list(dict.fromkeys(names))
     if len(unique) < 2:
         return list(names)
-    kinds: dict[tuple[str, ...], list[int]] = {}
     split = [_split_tokens(name) for name in unique]
-    for index, tokens in enumerate(split):
-        kinds.setdefault(tuple(tokens[1::2]), []).append(index)
-    shown = [""] * len(unique)
-    several = sum(len(indices) > 1 for indices in kinds.values()) > 1
-    alike = _count_shared_tokens(split)
-    for indices in kinds.values():
-        begin = alike if several else None
-        texts = _told_apart([split[index] for index in indices], begin)
-        for index, text in zip(indices, texts, strict=True):
-            shown[index] = text
+    kinds = _names_by_marks(split)
+    differences = _label_kinds(split, kinds)
     ending = _common_ending(unique)
-    whole = dict(zip(unique, unique, strict=True))
-    if len(kinds) > 1:
-        root = _common_folder(unique)
-        whole = {
-            name: name.removeprefix(root).removesuffix(ending) or name
-            for name in unique
-        }
-        crowded = {
-            folder
-            for folder, count in Counter(map(os.path.dirname, unique)).items()
-            if count > 1
-        }
-        shown = [
-            whole[name]
-            if text == name
-            or (os.path.dirname(name) in crowded and _is_folder(text, name))
-            else text.removesuffix(ending) or text
-            for name, text in zip(unique, shown, strict=True)
-        ]
-    taken = {text: name for name, text in whole.items()}
-    taken |= {
-        text: name for name in unique for text in (name, name.removesuffix(ending))
-    }
-    counts = Counter(shown)
-    short = {}
-    for name, text in zip(unique, shown, strict=True):
-        is_short = text and counts[text] == 1 and len(text) <= len(name)
-        choices = [text, whole[name]] if is_short else [whole[name]]
-        short[name] = next(
-            (choice for choice in choices if taken.get(choice, name) == name), name
-        )
+    if len(kinds) == 1:
+        whole = {name: name for name in unique}
+    else:
+        whole = _without_shared_ends(unique, ending)
+        differences = _plain_differences(unique, differences, whole, ending)
+    short = _unmistakable_labels(unique, differences, whole, ending)
     return [short[name] for name in names]
+
+
+def _names_by_marks(split: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Group names, split into tokens, that have the same marks. A group has their
+    indices.
+    """
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for index, tokens in enumerate(split):
+        marks = tuple(tokens[1::2])
+        kinds.setdefault(marks, []).append(index)
+    return list(kinds.values())
+
+
+def _label_kinds(
+    split: Sequence[Sequence[str]], kinds: Sequence[Sequence[int]]
+) -> list[str]:
+    """Return for each name what tells it apart from the others of its kind."""
+    # Labels of two kinds that each begin where their own kind differs could be the
+    # same. So they begin where all names differ.
+    begin: int | None = None
+    several_series = sum(len(indices) > 1 for indices in kinds) > 1
+    if several_series:
+        begin = _count_shared_tokens(split)
+    differences = [""] * len(split)
+    for indices in kinds:
+        labels = _told_apart([split[index] for index in indices], begin)
+        for index, label in zip(indices, labels, strict=True):
+            differences[index] = label
+    return differences
+
+
+def _without_shared_ends(names: Sequence[str], ending: str) -> dict[str, str]:
+    """Each name without the folder and the ending that all of them share."""
+    root = _common_folder(names)
+    whole: dict[str, str] = {}
+    for name in names:
+        inner = name.removeprefix(root).removesuffix(ending)
+        whole[name] = inner or name
+    return whole
+
+
+def _plain_differences(
+    names: Sequence[str], differences: Sequence[str], whole: dict[str, str], ending: str
+) -> list[str]:
+    """The differences of names with different marks, without the shared ending.
+
+    A name of its own kind has no difference, and where a folder has several of the
+    names its name tells none of them apart. These have their whole name.
+    """
+    files_in = Counter(map(os.path.dirname, names))
+    labels: list[str] = []
+    for name, difference in zip(names, differences, strict=True):
+        shares_folder = files_in[os.path.dirname(name)] > 1
+        if difference == name or (shares_folder and _is_folder(difference, name)):
+            labels.append(whole[name])
+        else:
+            labels.append(difference.removesuffix(ending) or difference)
+    return labels
+
+
+def _unmistakable_labels(
+    names: Sequence[str], differences: Sequence[str], whole: dict[str, str], ending: str
+) -> dict[str, str]:
+    """The label of each name: its difference, its whole name, or the name itself, the
+    first of these that could not be meant for another file.
+    """
+    meant: dict[str, str] = {whole[name]: name for name in names}
+    for name in names:
+        meant[name] = name
+        meant[name.removesuffix(ending)] = name
+    counts = Counter(differences)
+    labels: dict[str, str] = {}
+    for name, difference in zip(names, differences, strict=True):
+        choices = [whole[name]]
+        is_own = counts[difference] == 1
+        if difference and is_own and len(difference) <= len(name):
+            choices.insert(0, difference)
+        labels[name] = name
+        for choice in choices:
+            if meant.get(choice, name) == name:
+                labels[name] = choice
+                break
+    return labels
 
 
 def are_series(names: Sequence[str]) -> bool:
@@ -302,21 +367,22 @@ def are_series(names: Sequence[str]) -> bool:
     `step_200.pt`.
     """
     folders = {os.path.dirname(name) for name in names}
-    return (
-        len(names) > 1
-        and len(folders) == 1
-        and len({tuple(_split_tokens(name)[1::2]) for name in names}) == 1
-    )
+    if len(names) < 2 or len(folders) > 1:
+        return False
+    return _have_same_marks([_split_tokens(name) for name in names])
+
+
+def _have_same_marks(split: Sequence[Sequence[str]]) -> bool:
+    """Tell whether names, split into tokens, differ by their words and numbers alone.
+    No name at all has no marks.
+    """
+    return len({tuple(tokens[1::2]) for tokens in split}) == 1
 
 
 def _common_folder(names: Sequence[str]) -> str:
     """Return the folder that all names begin with, with its slash, or nothing."""
-    first, last = min(names), max(names)
-    pairs = enumerate(zip(first, last, strict=False))
-    alike = next(
-        (at for at, (one, two) in pairs if one != two), min(len(first), len(last))
-    )
-    return first[: first.rfind("/", 0, alike) + 1]
+    shared = shared_prefix_length(names)
+    return names[0][: names[0].rfind("/", 0, shared) + 1]
 
 
 def _is_folder(label: str, name: str) -> bool:
@@ -324,36 +390,40 @@ def _is_folder(label: str, name: str) -> bool:
     return f"/{os.path.dirname(name)}".endswith(f"/{label}")
 
 
-def pattern(names: Sequence[str]) -> str:
+def common_pattern(names: Sequence[str]) -> str:
     """Return what names have in common, with `*` for what differs:
     `RFB-Epoch-*-Loss-*.pth`.
     """
-    split = [_split_tokens(name) for name in names]
-    if len({tuple(tokens[1::2]) for tokens in split}) == 1:
-        columns = [
-            column[0] if len(set(column)) == 1 else "*"
-            for column in zip(*split, strict=True)
-        ]
-        return re.sub(r"\*{2,}", "*", "".join(columns))
-    if not split:
+    if not names:
         return "*"
+    split = [_split_tokens(name) for name in names]
+    if _have_same_marks(split):
+        shared: list[str] = []
+        for column in zip(*split, strict=True):
+            shared.append(column[0] if len(set(column)) == 1 else "*")
+        return re.sub(r"\*{2,}", "*", "".join(shared))
     begin = _count_shared_tokens(split)
-    end = min(
-        _count_shared_tokens([tokens[::-1] for tokens in split]),
-        min(map(len, split)) - begin,
-    )
-    return f"{''.join(split[0][:begin])}*{''.join(split[0][len(split[0]) - end :])}"
+    end = _count_shared_tokens([tokens[::-1] for tokens in split])
+    # The shortest name must not give one token to both ends.
+    end = min(end, min(map(len, split)) - begin)
+    first = split[0]
+    head = "".join(first[:begin])
+    tail = "".join(first[len(first) - end :])
+    return f"{head}*{tail}"
 
 
 def _split_tokens(name: str) -> list[str]:
     """Split a name into tokens, each second of them the mark between two. `epoch12` is
     a word and a number.
     """
-    parts = re.split(_MARKS, name)
     tokens: list[str] = []
-    for index, part in enumerate(parts):
-        word = None if index & 1 else re.fullmatch(r"([^\W\d_]+)([0-9]+)", part)
-        tokens += [word[1], "", word[2]] if word else [part]
+    for index, part in enumerate(re.split(_MARKS, name)):
+        is_mark = index % 2 == 1
+        counted = re.fullmatch(r"([^\W\d_]+)([0-9]+)", part)
+        if counted and not is_mark:
+            tokens += [counted[1], "", counted[2]]
+        else:
+            tokens.append(part)
     return tokens
 
 
@@ -361,14 +431,14 @@ def _count_shared_tokens(split: Sequence[Sequence[str]]) -> int:
     """Count the tokens with which all names begin, up to the last mark; or end, where
     their tokens are turned.
     """
-    count = _shared_prefix_length([*map(list, split)])
+    count = shared_prefix_length([list(tokens) for tokens in split])
     return count - count % 2
 
 
 def _common_ending(names: Sequence[str]) -> str:
     """Return the ending that all names have, such as `.pth`, or nothing."""
-    found = {os.path.splitext(name)[1] for name in names}
-    return found.pop() if len(found) == 1 else ""
+    endings = {os.path.splitext(name)[1] for name in names}
+    return endings.pop() if len(endings) == 1 else ""
 
 
 def _told_apart(split: Sequence[Sequence[str]], begin: int | None) -> list[str]:
@@ -376,55 +446,63 @@ def _told_apart(split: Sequence[Sequence[str]], begin: int | None) -> list[str]:
     difference, from a token on.
     """
     if len(split) == 1:
-        return [
-            "".join(split[0])
-        ]  # a part of a name that has no like may mean anything
+        # A part of a name that is unlike all others may mean anything.
+        return ["".join(split[0])]
     columns = list(zip(*split, strict=True))
     chosen = _choose_columns(columns, len(split))
-    if chosen == [len(columns) - 1] and columns[chosen[0] - 1][0] == ".":
-        return ["".join(tokens) for tokens in split]  # an ending alone says little
-    spans: list[list[int]] = []
+    last = len(columns) - 1
+    if chosen == [last] and last > 0 and columns[last - 1][0] == ".":
+        # An ending alone, such as `pt` or `safetensors`, says little.
+        return ["".join(tokens) for tokens in split]
+    spans = _label_spans(columns, chosen)
+    if begin is not None:
+        spans[0] = (begin, spans[0][1])
+    shown: list[Sequence[str]] = list(columns)
+    for index in chosen:
+        shown[index] = _shorten_tokens(columns[index])
+    labels: list[str] = []
+    for row in range(len(split)):
+        pieces = [
+            "".join(column[row] for column in shown[first : last + 1])
+            for first, last in spans
+        ]
+        labels.append("…".join(pieces))
+    return labels
+
+
+def _label_spans(
+    columns: Sequence[Sequence[str]], chosen: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The first and the last column of each piece of a label that shows the chosen
+    columns. Pieces with at most a token and its marks between them are one.
+    """
+    spans: list[tuple[int, int]] = []
     for index in chosen:
         first = _label_start_column(columns, index)
         if spans and first <= spans[-1][1] + 2:
-            spans[-1][1] = index
+            spans[-1] = (spans[-1][0], index)
         else:
-            spans.append([first, index])
-    if begin is not None:
-        spans[0][0] = begin
-    texts = {index: _shorten_tokens(columns[index]) for index in chosen}
-    return [
-        "…".join(
-            "".join(
-                texts[at][row] if at in texts else columns[at][row]
-                for at in range(first, last + 1)
-            )
-            for first, last in spans
-        )
-        for row in range(len(split))
-    ]
+            spans.append((first, index))
+    return spans
 
 
 def _choose_columns(columns: Sequence[Sequence[str]], count: int) -> list[int]:
     """Return the columns that tell `count` names apart: a counter alone, or the first
     ones that do together.
     """
-    varying = [
-        index for index in range(0, len(columns), 2) if len(set(columns[index])) > 1
-    ]
-    for index in varying:
-        counts = (
-            index > 1
-            and columns[index - 2][0].lower() in _COUNTED
-            and _is_counted(columns, index)
-        )
-        if counts and len(set(columns[index])) == count:
-            before = varying[: varying.index(index)]
-            return [
-                at
-                for at in before
-                if not columns[at][0][:1].isdigit() or _is_counted(columns, at)
-            ] + [index]
+    words = range(0, len(columns), 2)
+    varying = [index for index in words if len(set(columns[index])) > 1]
+    for number, index in enumerate(varying):
+        if len(set(columns[index])) == count and _counts_saves(columns, index):
+            # Of what stands before the counter a word such as `best` stays, and a
+            # number behind a word. A bare number, such as a date, says less than both.
+            before = [
+                earlier
+                for earlier in varying[:number]
+                if not columns[earlier][0][:1].isdigit()
+                or _is_counted(columns, earlier)
+            ]
+            return [*before, index]
     keys: list[tuple[str, ...]] = [()] * count
     for number, index in enumerate(varying):
         keys = [(*key, text) for key, text in zip(keys, columns[index], strict=True)]
@@ -433,28 +511,38 @@ def _choose_columns(columns: Sequence[Sequence[str]], count: int) -> list[int]:
     return varying
 
 
+def _counts_saves(columns: Sequence[Sequence[str]], index: int) -> bool:
+    """Tell whether a column holds numbers behind a word such as `epoch`."""
+    if not _is_counted(columns, index):
+        return False
+    return columns[index - 2][0].lower() in _COUNTED
+
+
 def _label_start_column(columns: Sequence[Sequence[str]], index: int) -> int:
     """Return the column with which the label of a difference begins: a word that says
     what is counted, or the whole date.
     """
     if _is_counted(columns, index):
         return index - 2
-    while index >= 2 and all(
-        text.isdigit() for at in (index, index - 2) for text in columns[at]
+    while (
+        index >= 2 and _are_digits(columns[index]) and _are_digits(columns[index - 2])
     ):
         index -= 2
     return index
+
+
+def _are_digits(texts: Sequence[str]) -> bool:
+    return all(text.isdigit() for text in texts)
 
 
 def _is_counted(columns: Sequence[Sequence[str]], index: int) -> bool:
     """Tell whether a column holds numbers behind one word, which says what they
     count.
     """
-    if (
-        index < 2
-        or len(set(columns[index - 2])) > 1
-        or not columns[index - 2][0].isalpha()
-    ):
+    if index < 2:
+        return False
+    words = columns[index - 2]
+    if len(set(words)) > 1 or not words[0].isalpha():
         return False
     return any(text[:1].isdigit() for text in columns[index])
 
@@ -465,22 +553,12 @@ def _shorten_tokens(texts: Sequence[str]) -> list[str]:
     """
     if max(map(len, texts)) <= _LONG:
         return list(texts)
-    begin = _shared_prefix_length(texts)
-    end = _shared_prefix_length([text[begin:][::-1] for text in texts])
+    begin = shared_prefix_length(texts)
+    end = shared_prefix_length([text[begin:][::-1] for text in texts])
     inner = [text[begin : len(text) - end] for text in texts]
     if not all(inner):
+        # One of them would be empty.
         return list(texts)
-    return [("…" if begin else "") + text + ("…" if end else "") for text in inner]
-
-
-def _shared_prefix_length(texts: Sequence[str] | Sequence[list[str]]) -> int:
-    """Count the characters, or the tokens, with which all texts begin."""
-    first, last = min(texts), max(texts)
-    return next(
-        (
-            index
-            for index, (one, two) in enumerate(zip(first, last, strict=False))
-            if one != two
-        ),
-        len(first),
-    )
+    before = "…" if begin else ""
+    after = "…" if end else ""
+    return [f"{before}{text}{after}" for text in inner]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
+from ckpt.model.rows import NamedTuple
+
 Json: TypeAlias = (
     "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 )
@@ -77,20 +79,28 @@ def shown_apart(texts: Sequence[str]) -> list[str]:
         return shown
     from unicodedata import combining, normalize  # here: few names need it
 
+    # NFC gives texts that a terminal draws alike, such as `é` in one character and in
+    # two, the same form.
     looks: dict[str, set[str]] = {}
     for text in texts:
         looks.setdefault(normalize("NFC", text), set()).add(text)
     for index, text in enumerate(texts):
         twins = looks[normalize("NFC", text)]
-        if len(twins) > 1:
-            marks = {twin: "".join(filter(combining, twin)) for twin in twins}
-            is_enough = len(set(marks.values())) == len(twins)
-            shown[index] = "".join(
-                _escape_code(char)
-                if combining(char) or not (is_enough or char.isascii())
-                else _escape_text(char)
-                for char in text
-            )
+        if len(twins) == 1:
+            continue
+        # Escaped marks tell twins apart only where their marks differ. Twins that have
+        # the same marks, or none, differ in other characters, so those are escaped too.
+        marks = {"".join(filter(combining, twin)) for twin in twins}
+        marks_differ = len(marks) == len(twins)
+        characters: list[str] = []
+        for character in text:
+            if combining(character):
+                characters.append(_escape_code(character))
+            elif marks_differ or character.isascii():
+                characters.append(_escape_text(character))
+            else:
+                characters.append(_escape_code(character))
+        shown[index] = "".join(characters)
     return shown
 
 
@@ -100,11 +110,7 @@ def show_literal(text: str) -> str:
     """
     if _is_safe(text):
         return text
-    return re.sub(
-        _UNPRINTABLE,
-        lambda match: "\\" if match[0] == "\\" else _escape_match(match),
-        text,
-    )
+    return re.sub(_UNPRINTABLE, _escape_all_but_backslash, text)
 
 
 def show_line(line: str) -> str:
@@ -114,11 +120,9 @@ def show_line(line: str) -> str:
     if "##" in line:
         line = re.sub(_RUNNERS, r"\\x23", line)
     blanks = len(line) - len(line.lstrip())
-    return (
-        f"{line[:blanks]}\\x3a{line[blanks + 1 :]}"
-        if line.startswith("::", blanks)
-        else line
-    )
+    if line.startswith("::", blanks):
+        return f"{line[:blanks]}\\x3a{line[blanks + 1 :]}"
+    return line
 
 
 _WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
@@ -137,28 +141,35 @@ def shell_word(text: str) -> str | None:
     if "\0" in text:
         return None
     if show_line(show_literal(text)) == text and not text.startswith("::"):
-        return (
-            text if _WORD.fullmatch(text) else "'" + text.replace("'", "'\"'\"'") + "'"
-        )
-    codes = (
-        chr(byte)
-        if (chr(byte).isalnum() and byte < 0x80) or byte in b"/._-"
-        else f"\\{byte:03o}"
-        for byte in raw
-    )
+        if _WORD.fullmatch(text):
+            return text
+        # Nothing is special between single quotes, so one of them ends the quotes,
+        # stands between double ones, and begins single ones again.
+        return "'" + text.replace("'", "'\"'\"'") + "'"
+    codes: list[str] = []
+    for byte in raw:
+        is_ascii_alphanumeric = byte < 0x80 and chr(byte).isalnum()
+        if is_ascii_alphanumeric or byte in b"/._-":
+            codes.append(chr(byte))
+        else:
+            codes.append(f"\\{byte:03o}")
     return f"$'{''.join(codes)}'"
 
 
 def pasted_path(path: str) -> str | None:
     """As `shell_word`, for a path: one that begins with a dash is no option."""
-    return shell_word(f"./{path}" if path.startswith("-") else path)
+    if path.startswith("-"):
+        path = f"./{path}"
+    return shell_word(path)
 
 
 def show_cell(text: str, *, name: bool = False) -> str:
     """A cell of TSV, already safe, that no spreadsheet takes for a formula. A number
     stays, but not as a name.
     """
-    if not re.match(FORMULA, text) or (not name and re.fullmatch(_NUMBER, text)):
+    if not re.match(FORMULA, text):
+        return text
+    if not name and re.fullmatch(_NUMBER, text):
         return text
     return f"{_escape_code(text[0])}{text[1:]}"
 
@@ -183,18 +194,24 @@ def _escape_text(text: str) -> str:
 
 
 def _escape_match(match: re.Match[str]) -> str:
-    return _SHORT.get(match[0]) or _escape_code(match[0])
+    short_escape = _SHORT.get(match[0])
+    return short_escape or _escape_code(match[0])
 
 
-def _escape_code(char: str) -> str:
-    code = ord(char)
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+def _escape_all_but_backslash(match: re.Match[str]) -> str:
+    if match[0] == "\\":
+        return "\\"
+    return _escape_match(match)
+
+
+def _escape_code(character: str) -> str:
+    """A character as the shortest numeric escape of Python that holds its code."""
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 def brace_siblings(names: Sequence[str]) -> list[str]:
@@ -208,11 +225,13 @@ def brace_siblings(names: Sequence[str]) -> list[str]:
             groups[-1][1].append(leaf)
         else:
             groups.append((parent, [leaf]))
-    out = []
+    braced: list[str] = []
     for parent, leaves in groups:
-        last = leaves[0] if len(leaves) == 1 else f"{{{','.join(leaves)}}}"
-        out.append(f"{parent}.{last}" if parent else last)
-    return out
+        last = leaves[0]
+        if len(leaves) > 1:
+            last = "{" + ",".join(leaves) + "}"
+        braced.append(f"{parent}.{last}" if parent else last)
+    return braced
 
 
 def common_begin(names: Sequence[str]) -> str:
@@ -221,20 +240,41 @@ def common_begin(names: Sequence[str]) -> str:
     """
     if len(names) < 2:
         return ""
-    low, high = min(names), max(names)
-    size = next(
-        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b),
-        min(len(low), len(high)),
-    )
-    return low[: low.rfind(".", 0, size) + 1]
+    shared = shared_prefix_length(names)
+    return names[0][: names[0].rfind(".", 0, shared) + 1]
+
+
+def shared_prefix_length(texts: Sequence[str] | Sequence[list[str]]) -> int:
+    """Count the characters with which all texts begin, or the tokens of split texts."""
+    # In sorted order all texts lie between the first and the last, so what these two
+    # share at their begin is shared by all.
+    first, last = min(texts), max(texts)
+    length = 0
+    for of_first, of_last in zip(first, last, strict=False):
+        if of_first != of_last:
+            break
+        length += 1
+    return length
 
 
 # --- names that say nearly the same ---------------------------------------------------
 
 _DEPTH = 64
+"""The parts of a name that are compared. What lies deeper stays one part."""
 _SIBLINGS = 8
+"""The most words between two braces."""
 _MOST_FOLDED = 5000
 """Names that are compared for what they have in common."""
+
+
+class _Group(NamedTuple):
+    """Rows that became one: the parts of its name, the look that all of them have, and
+    their indices.
+    """
+
+    parts: tuple[str, ...]
+    look: Hashable
+    indices: tuple[int, ...]
 
 
 def merge_alike_rows(
@@ -246,51 +286,77 @@ def merge_alike_rows(
     `layers.0-5.self_attn.{q,k,v,o}_proj.weight`. A row is its name and the indices of
     what it stands for, at the place of its first one.
     """
-    groups: list[_Group] = [
-        (tuple(name.split(".", _DEPTH)), look, (index,))
-        for index, (name, look) in enumerate(rows)
-    ]
-    depth = max((len(parts) for parts, _, _ in groups), default=0)
+    groups: list[_Group] = []
+    for index, (name, look) in enumerate(rows):
+        parts = tuple(name.split(".", _DEPTH))
+        groups.append(_Group(parts, look, (index,)))
+    depth = max((len(group.parts) for group in groups), default=0)
+    # Numbers merge first: layers that are one range have the same name, so the words
+    # below all of them merge as those of one layer.
     for numbers in (True, False):
         for position in reversed(range(depth)):
             groups = _merge_groups(groups, position, numbers)
-    return [(".".join(parts), indices) for parts, _, indices in groups]
-
-
-_Group = tuple[tuple[str, ...], Hashable, tuple[int, ...]]
+    return [(".".join(group.parts), group.indices) for group in groups]
 
 
 def _merge_groups(groups: list[_Group], position: int, numbers: bool) -> list[_Group]:
     """Groups that differ in the part `position` alone, as one: in their number, or in a
     word that stands for itself yet.
     """
-    met: dict[Hashable, list[_Group]] = {}
+    families: dict[Hashable, list[_Group]] = {}
     for group in groups:
-        parts, look, indices = group
-        word = parts[position] if position < len(parts) else ""
-        is_plain_number = is_number(word) and word == str(int(word))
-        fits = (
-            word
-            and "{" not in word
-            and (is_plain_number if numbers else number_range(word) is None)
-        )
-        key: Hashable = (
-            (parts[:position], parts[position + 1 :], look) if fits else indices
-        )
-        met.setdefault(key, []).append(group)
-    out: list[_Group] = []
-    for same in met.values():
-        parts, look, indices = same[0]
-        if len(same) > 1:
-            words = [group[0][position] for group in same]
-            label = in_ranges(sorted(words, key=int)) if numbers else in_braces(words)
-            parts = (*parts[:position], label, *parts[position + 1 :])
-            indices = tuple(sorted(index for group in same for index in group[2]))
-        out.append((parts, look, indices))
-    return sorted(out, key=lambda group: group[2][0])
+        # A group that cannot merge here is a family of its own. Its indices are a key
+        # that no other group has.
+        key: Hashable = group.indices
+        if _has_word_at(group, position, numbers):
+            before, after = group.parts[:position], group.parts[position + 1 :]
+            key = (before, after, group.look)
+        families.setdefault(key, []).append(group)
+    merged: list[_Group] = []
+    for family in families.values():
+        if len(family) == 1:
+            merged.append(family[0])
+        else:
+            merged.append(_merge_family(family, position, numbers))
+    return sorted(merged, key=_first_index)
+
+
+def _has_word_at(group: _Group, position: int, numbers: bool) -> bool:
+    """Tell whether a group has a part there that can merge: a number, or another word.
+    What has merged before, to braces or a range, stays.
+    """
+    if position >= len(group.parts):
+        return False
+    word = group.parts[position]
+    if not word or "{" in word:
+        return False
+    if numbers:
+        # `007` would be lost in a range, which has numbers as Python writes them.
+        return is_number(word) and word == str(int(word))
+    return number_range(word) is None
+
+
+def _merge_family(family: list[_Group], position: int, numbers: bool) -> _Group:
+    """Several groups that differ in one part, as one group."""
+    words = [group.parts[position] for group in family]
+    if numbers:
+        label = in_ranges(sorted(words, key=int))
+    else:
+        label = in_braces(words)
+    parts, look, _ = family[0]
+    indices: list[int] = []
+    for group in family:
+        indices += group.indices
+    merged_parts = (*parts[:position], label, *parts[position + 1 :])
+    return _Group(merged_parts, look, tuple(sorted(indices)))
+
+
+def _first_index(group: _Group) -> int:
+    return group.indices[0]
 
 
 def is_number(name: str) -> bool:
+    """Tell whether a name is a number of at most nine ASCII digits."""
     return name.isascii() and name.isdigit() and len(name) < 10
 
 
@@ -298,23 +364,30 @@ def in_braces(names: list[str]) -> str:
     """`{q,k,v,o}_proj` for names that share a beginning or an end, up to a dot or an
     underscore.
     """
-    first, last = min(names), max(names)
-    size = next(
-        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
-        min(len(first), len(last)),
-    )
-    head = first[: max(first.rfind(mark, 0, size) for mark in "._") + 1]
+    head = _shared_words(names)
+    # The shared end is the shared begin of the names turned round. The head is cut off
+    # before, so that both never take the same characters.
     turned = [name[len(head) :][::-1] for name in names]
-    low, high = min(turned), max(turned)
-    size = next(
-        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b),
-        min(len(low), len(high)),
-    )
-    tail = low[: max(low.rfind(mark, 0, size) for mark in "._") + 1][::-1]
+    tail = _shared_words(turned)[::-1]
     middles = [name[len(head) : len(name) - len(tail)] for name in names]
-    if len(middles) > _SIBLINGS:
-        middles = [*middles[: _SIBLINGS - 1], f"… {len(names) - _SIBLINGS + 1} more"]
-    return f"{head}{{{','.join(middles)}}}{tail}"
+    return f"{head}{{{','.join(_first_siblings(middles))}}}{tail}"
+
+
+def _shared_words(texts: list[str]) -> str:
+    """The begin that all texts share, up to its last dot or underscore."""
+    first = texts[0]
+    shared = shared_prefix_length(texts)
+    last_mark = max(first.rfind(".", 0, shared), first.rfind("_", 0, shared))
+    return first[: last_mark + 1]
+
+
+def _first_siblings(texts: list[str]) -> list[str]:
+    """As many texts as stand between two braces, and the number of further ones."""
+    if len(texts) <= _SIBLINGS:
+        return texts
+    shown = texts[: _SIBLINGS - 1]
+    further = len(texts) - len(shown)
+    return [*shown, f"… {further} more"]
 
 
 def number_range(text: str) -> tuple[int, int] | None:
@@ -337,53 +410,55 @@ def in_ranges(labels: list[str]) -> str:
             spans[-1] = (spans[-1][0], span[1])
         else:
             spans.append(span)
-    texts = [
-        str(first) if first == last else f"{first}-{last}" for first, last in spans
-    ]
-    if len(texts) > _SIBLINGS:
-        texts = [*texts[: _SIBLINGS - 1], f"… {len(texts) - _SIBLINGS + 1} more"]
+    ranges: list[str] = []
+    for first, last in spans:
+        ranges.append(str(first) if first == last else f"{first}-{last}")
+    ranges = _first_siblings(ranges)
     _, dot, rest = labels[0].partition(".")
-    return (texts[0] if len(texts) == 1 else f"{{{','.join(texts)}}}") + dot + rest
+    if len(ranges) == 1:
+        return f"{ranges[0]}{dot}{rest}"
+    return f"{{{','.join(ranges)}}}{dot}{rest}"
 
 
 def size_text(nbytes: int) -> str:
     """Bytes as `12.6 GiB`, or exactly below 1 KiB, as `8 B`."""
     if nbytes < 1024:
         return f"{nbytes} B"
-    value, unit = float(nbytes), 0
-    while value >= 999.5 and unit < 6:
-        value /= 1024
-        unit += 1
-    return (
-        f"{_three_digits(value)} "
-        f"{('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[unit]}"
-    )
+    return _scaled_text(nbytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
 
 
 def count_text(count: int) -> str:
     """A count as `25.6 M`, or exactly below 1,000."""
     if count < 1000:
         return str(count)
-    value, unit = float(count), 0
-    while value >= 999.5 and unit < 5:
-        value /= 1000
+    return _scaled_text(count, 1000, ("", "K", "M", "B", "T", "Q"))
+
+
+def _scaled_text(number: int, base: int, units: Sequence[str]) -> str:
+    """A number in three digits, in the first unit in which it stays below 1,000."""
+    value = float(number)
+    unit = 0
+    # 999.5 would be rounded to 1000, which has four digits.
+    while value >= 999.5 and unit < len(units) - 1:
+        value /= base
         unit += 1
-    return f"{_three_digits(value)} {('', 'K', 'M', 'B', 'T', 'Q')[unit]}"
+    return f"{_three_digits(value)} {units[unit]}"
 
 
 def _three_digits(value: float) -> str:
-    return (
-        f"{value:.2f}"
-        if value < 9.995
-        else f"{value:.1f}"
-        if value < 99.95
-        else f"{value:.0f}"
-    )
+    # From 9.995 on two decimals would be rounded to `10.00`, which has four digits.
+    if value < 9.995:
+        return f"{value:.2f}"
+    if value < 99.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}"
 
 
 def counted_noun(count: int, noun: str) -> str:
     """`1 tensor`, `2 tensors`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    if count != 1:
+        noun = f"{noun}s"
+    return f"{count:,} {noun}"
 
 
 def and_more(
@@ -392,8 +467,11 @@ def and_more(
     """The first `count` texts in one line, and the number of further ones, of `total`:
     `a, b and 3 more`.
     """
+    text = joint.join(texts[:count])
     further = (total or len(texts)) - count
-    return joint.join(texts[:count]) + (f" and {further:,} more" if further > 0 else "")
+    if further > 0:
+        text += f" and {further:,} more"
+    return text
 
 
 def show_name(name: str, limit: int = 80) -> str:
@@ -421,14 +499,19 @@ def show_folded_names(names: Sequence[str], count: int = 4, limit: int = 80) -> 
     """
     rows = merge_alike_rows([(name, None) for name in names[:_MOST_FOLDED]])
     texts: list[str] = []
+    shown = 0
     for name, indices in rows[:count]:
+        text = _without_middle(name, limit)
+        # `fc.{weight,bias}` shows by itself that it is two names. `0-11` does not show
+        # how many, and neither do braces that were cut.
         is_plain_list = len(indices) == name.count(",") + 1
-        texts.append(
-            _without_middle(name, limit)
-            + ("" if is_plain_list else f" ×{len(indices):,}")
-        )
-    further = len(names) - sum(len(indices) for _, indices in rows[:count])
-    return ", ".join(texts) + (f" and {further:,} more" if further else "")
+        if not is_plain_list:
+            text += f" ×{len(indices):,}"
+        texts.append(text)
+        shown += len(indices)
+    further = len(names) - shown
+    listed = ", ".join(texts)
+    return f"{listed} and {further:,} more" if further else listed
 
 
 def _without_middle(name: str, limit: int) -> str:
@@ -448,4 +531,6 @@ def percent_text(part: int, whole: int) -> str:
     if not part:
         return "0 %"
     share = 100 * part / whole
-    return "<0.1 %" if share < 0.1 else f"{min(share, 99.9):.1f} %"
+    if share < 0.1:
+        return "<0.1 %"
+    return f"{min(share, 99.9):.1f} %"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from ckpt.model.checkpoint import Checkpoint, Entries, Entry, Role, Value
-from ckpt.model.columns import parts
+from ckpt.model.columns import row_parts
 from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Path
@@ -42,7 +42,7 @@ def with_unique_names(
     marked name) for each mark.
     """
     taken: set[str] = set()
-    for part in parts(rows):
+    for part in row_parts(rows):
         taken.update(
             part.names if isinstance(part, Entries) else [row.name for row in part]
         )

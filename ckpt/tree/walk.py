@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import cast
 
 from ckpt.model.checkpoint import Container, Entries, Entry, Role, Tensors, Value
-from ckpt.model.columns import Chain, parts
+from ckpt.model.columns import Chain, row_parts
 from ckpt.model.errors import LimitError
 from ckpt.model.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.model.names import NamedKey, Path
@@ -415,7 +415,7 @@ class _Walk:
         if not are_texts(keys):
             return False
         columns: list[Sequence[TensorRef]] = []
-        for part in parts(nodes):
+        for part in row_parts(nodes):
             tensors = part if isinstance(part, Tensors) else _plain_tensors(part)
             if tensors is None:
                 return False

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.model.columns import Chain, Column, looks, parts
+from ckpt.model.columns import Chain, Column, row_looks, row_parts
 
 
 class Row:
@@ -104,16 +104,16 @@ def test_a_chain_is_as_the_list_of_its_rows(
     assert numbers(cut) == expected[span] and len(cut) == len(expected[span])
     assert numbers(chain) == expected and list(cut) == list(chain)[span]
     assert [chain[at].number for at in range(len(expected))] == expected
-    assert numbers(row for part in parts(chain) for row in part) == expected
+    assert numbers(row for part in row_parts(chain) for row in part) == expected
     assert all(len(part) for part in chain.parts)
 
 
 def test_rows_of_columns_have_looks_and_others_stand_for_themselves() -> None:
     alone, rows = Row(1), column([3, 4, 6])
     chain = Chain([alone], rows)
-    assert looks(chain) == [alone, *rows.looks] and rows.looks[0] is rows.looks[2]
-    assert looks([alone]) == [alone] and rows.made == []
-    assert looks(chain[1:3]) == list(rows.looks[:2])
+    assert row_looks(chain) == [alone, *rows.looks] and rows.looks[0] is rows.looks[2]
+    assert row_looks([alone]) == [alone] and rows.made == []
+    assert row_looks(chain[1:3]) == list(rows.looks[:2])
 
 
 def test_a_list_that_is_added_is_not_changed_later() -> None:

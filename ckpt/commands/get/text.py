@@ -60,19 +60,19 @@ def is_short(node: Node) -> bool:
     That is a scalar, an empty container, or a short list of scalars.
     """
     view = look(node)
-    return view.kind == "scalar" or (
-        view.kind != "tensor" and _inline_text(node, view) is not None
-    )
+    if view.kind == "scalar":
+        return True
+    return view.kind != "tensor" and _inline_text(node, view) is not None
 
 
 def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
     """A value that is no scalar as a tree: a name, its type, and its children below,
     bounded.
     """
-    lines = hanging_lines(
-        [(show(name, None), "name"), ("  ", "")], _summary_text(look(node)), width, 2
-    )
-    return [*lines, *_inside_lines(look(node), width, 1, LINES)]
+    view = look(node)
+    head: Line = [(show(name, None), "name"), ("  ", "")]
+    lines = hanging_lines(head, _summary_text(view), width, 2)
+    return lines + _inside_lines(view, width, 1, LINES)
 
 
 def content_lines(
@@ -81,25 +81,20 @@ def content_lines(
     """Return the top of a checkpoint: each name with its type, its tensors and their
     bytes.
     """
-    head: Line = [(show(path, None), "head"), ("  ", "")]
-    rows = []
+    rows: list[tuple[str, str]] = []
     for item in items:
         view = look(item.node)
         text = _leaf_text(item.node, view)
         if text is None:
             text = _summary_text(view)
             if item.tensors:
-                text += (
-                    f", {counted_noun(item.tensors, 'tensor')}, "
-                    f"{size_text(item.nbytes)}"
-                )
+                tensors = counted_noun(item.tensors, "tensor")
+                text += f", {tensors}, {size_text(item.nbytes)}"
         rows.append((item.name, text))
-    return [
-        *hanging_lines(
-            head, f"{label}, {counted_noun(len(items), 'name')} at the top", width, 2
-        ),
-        *_aligned_lines(rows[:CHILDREN], len(rows), width, 1),
-    ]
+    head: Line = [(show(path, None), "head"), ("  ", "")]
+    names = counted_noun(len(items), "name")
+    lines = hanging_lines(head, f"{label}, {names} at the top", width, 2)
+    return lines + _aligned_lines(rows[:CHILDREN], len(rows), width, 1)
 
 
 def tensor_lines(
@@ -110,71 +105,83 @@ def tensor_lines(
 ) -> list[Line]:
     """The row of a tensor with labels, and its first elements where they were read."""
     tensor = row.tensor
-    elements = (
-        counted_noun(tensor.numel, "element")
-        if tensor.numel < 10_000
-        else f"{count_text(tensor.numel)} elements"
-    )
-    certainty = f" ({role.trust}: {show(role.note)})" if role.note else ""
+    if tensor.numel < 10_000:
+        elements = counted_noun(tensor.numel, "element")
+    else:
+        elements = f"{count_text(tensor.numel)} elements"
+    shape = f"{list(tensor.shape)}  ({elements}, {size_text(tensor.nbytes)})"
+    layout = "" if tensor.layout == "strided" else tensor.layout
+    role_text: str = role.role
+    if role.note:
+        role_text += f" ({role.trust}: {show(role.note)})"
+    # A fact without text has no line.
     facts = [
         ("dtype", tensor.dtype.name),
-        ("shape", f"{list(tensor.shape)}  ({elements}, {size_text(tensor.nbytes)})"),
-        ("layout", "" if tensor.layout == "strided" else tensor.layout),
+        ("shape", shape),
+        ("layout", layout),
         ("device", show(tensor.device or "", None)),
-        ("role", f"{role.role}{certainty}"),
+        ("role", role_text),
         ("storage", show(_storage_ids(tensor))),
         ("sharded", _sharding_text(tensor)),
     ]
     if values:
         facts.append(("values", _values_text(values, tensor.numel)))
-    shown: list[Line] = [[(show(row.entry.name, None), "name")]]
+    lines: list[Line] = [[(show(row.entry.name, None), "name")]]
     for label, text in facts:
-        shown += (
-            hanging_lines([("  ", ""), (f"{label:<9}", "dim")], text, width)
-            if text
-            else []
-        )
-    return shown
+        if text:
+            head: Line = [("  ", ""), (f"{label:<9}", "dim")]
+            lines += hanging_lines(head, text, width)
+    return lines
 
 
 def _sharding_text(tensor: Tensor) -> str:
+    """The dimensions along which a tensor was cut into parts; nothing for a whole
+    one.
+    """
     sharding = sharding_of(tensor)
     if sharding is None:
         return ""
+    noun = "dimension" if len(sharding.dims) == 1 else "dimensions"
     dims = and_more([str(dim) for dim in sharding.dims], 8)
-    return (
-        f"{sharding.parts:,} parts along "
-        f"dimension{'' if len(sharding.dims) == 1 else 's'} {dims}"
-    )
+    return f"{sharding.parts:,} parts along {noun} {dims}"
 
 
 def _storage_ids(tensor: Tensor) -> str:
+    """The storages of a tensor. Sparse and quantized tensors have several."""
     if isinstance(tensor, TensorRef):
         return tensor.storage.id
-    return ", ".join(dict.fromkeys(part.storage.id for _, part in tensor.parts))
+    ids = [part.storage.id for _, part in tensor.parts]
+    return ", ".join(dict.fromkeys(ids))
 
 
 def _values_text(values: Sequence[bool | int | float | complex], count: int) -> str:
     """The first values that fit on a line."""
     text = _number_text(values[0])
-    for number, value in enumerate(values[1:], 1):
+    shown = 1
+    for value in values[1:]:
         longer = f"{text}, {_number_text(value)}"
         if len(longer) > _VALUES:
-            return f"{text}, …" if number < count else text
+            break
         text = longer
-    return f"{text}, …" if count > len(values) else text
+        shown += 1
+    return f"{text}, …" if shown < count else text
 
 
 def _number_text(value: bool | int | float | complex) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, int):  # bool too
+        return str(value)
+    return f"{value:.4g}"
 
 
 def _bare_text(view: View) -> str:
     # Backslashes stay as they are: a path of Windows must come out as it went in.
     # --json is exact for all.
     value = view.value
+    if isinstance(value, ByteStr):
+        return show_literal(value.text)
     if isinstance(value, str):
-        return show_literal(value.text if isinstance(value, ByteStr) else str(value))
+        return show_literal(str(value))
+    # Python's own type, for the view may have that of a wrapper, which would be shown.
     kind = "None" if value is None else type(value).__name__
     return show_literal(scalar_text(View("scalar", kind, value), TEXT))
 
@@ -195,12 +202,16 @@ def _first_children(view: View) -> tuple[list[tuple[str, Node]], int]:
 
 def _inside_lines(view: View, width: int | None, depth: int, room: int) -> list[Line]:
     """The lines below a value: its children, or for a list of numbers the numbers."""
-    shown = view.children[: CHILDREN * _ACROSS] if view.kind == "sequence" else ()
-    if len(shown) > 1 and all(
-        type(look(child).value) in (int, float) for child in shown
-    ):
-        return _number_lines(shown, len(view.children), width, depth, max(room, 1))
-    return _child_lines(_first_children(view), width, depth, room)
+    if view.kind == "sequence" and len(view.children) > 1:
+        shown = view.children[: CHILDREN * _ACROSS]
+        if all(map(_is_number, shown)):
+            return _number_lines(shown, len(view.children), width, depth, max(room, 1))
+    children, count = _first_children(view)
+    return _child_lines(children, count, width, depth, room)
+
+
+def _is_number(node: Node) -> bool:
+    return type(look(node).value) in (int, float)
 
 
 def _number_lines(
@@ -209,47 +220,64 @@ def _number_lines(
     """Numbers in columns, each line behind the place of its first one in the list."""
     texts = [show_literal(scalar_text(look(child), _LONG)) for child in shown]
     cell = max(map(cells, texts)) + 2
-    begin = 2 * depth + len(str(count)) + 1
-    fit = min(max(((width or _PIPE) - begin) // cell, 1), _ACROSS)
-    across = next((step for step in (_ACROSS, 10, 5) if fit >= step), fit)
+    indent = "  " * depth
+    digits = len(str(count))
+    room_across = (width or _PIPE) - len(indent) - digits - 1
+    across = _round_count(room_across // cell)
     end = min(len(texts), across * min(CHILDREN, room))
     lines: list[Line] = []
     for first in range(0, end, across):
-        row = "".join(
-            f"{' ' * (cell - cells(text))}{text}"
-            for text in texts[first : min(first + across, end)]
-        )
-        lines.append([(f"{'  ' * depth}{first:>{len(str(count))}}", "dim"), (row, "")])
-    return [*lines, _more_line(count - end, depth)] if count > end else lines
+        row = ""
+        for text in texts[first : min(first + across, end)]:
+            row += " " * (cell - cells(text)) + text
+        lines.append([(f"{indent}{first:>{digits}}", "dim"), (row, "")])
+    if count > end:
+        lines.append(_more_line(count - end, depth))
+    return lines
+
+
+def _round_count(most: int) -> int:
+    """So many numbers on a line that the places at its begin are round, at most
+    `most`.
+    """
+    for count in (_ACROSS, 10, 5):
+        if most >= count:
+            return count
+    return max(most, 1)
 
 
 def _child_lines(
-    children: tuple[list[tuple[str, Node]], int],
+    children: Sequence[tuple[str, Node]],
+    count: int,
     width: int | None,
     depth: int,
     room: int,
 ) -> list[Line]:
-    """Return the lines of the children of a value, each with the lines below it, at
-    most about `room`.
+    """Return the lines of the first children of a value, which has `count` of them,
+    each with the lines below it, at most about `room`.
     """
-    rows = [
-        (name, _leaf_text(child, look(child)), child) for name, child in children[0]
-    ]
-    texts = [
-        (name, _summary_text(look(child)) if text is None else text)
-        for name, text, child in rows
-    ]
+    rows: list[tuple[str, str]] = []
+    opened: list[View | None] = []
+    for name, child in children:
+        view = look(child)
+        text = _leaf_text(child, view)
+        if text is None:
+            rows.append((name, _summary_text(view)))
+            opened.append(view)
+        else:
+            rows.append((name, text))
+            opened.append(None)
     lines: list[Line] = []
-    for line, (_, text, child) in zip(
-        _aligned_lines(texts, children[1], width, depth), rows, strict=False
-    ):
+    own_lines = _aligned_lines(rows, len(rows), width, depth)
+    for line, view_inside in zip(own_lines, opened, strict=True):
         if len(lines) >= room:
-            return [*lines, [(f"{'  ' * depth}… (--json prints all)", "dim")]]
+            lines.append([(f"{'  ' * depth}… (--json prints all)", "dim")])
+            return lines
         lines.append(line)
-        if text is None and depth < DEPTH:
-            lines += _inside_lines(look(child), width, depth + 1, room - len(lines))
-    if children[1] > len(rows):
-        lines.append(_more_line(children[1] - len(rows), depth))
+        if view_inside is not None and depth < DEPTH:
+            lines += _inside_lines(view_inside, width, depth + 1, room - len(lines))
+    if count > len(rows):
+        lines.append(_more_line(count - len(rows), depth))
     return lines
 
 
@@ -259,23 +287,24 @@ def _aligned_lines(
     """Return names and texts as two columns, and a line for the rest of `count` that
     has no row.
     """
-    most = None if width is None else max(width // 2 - 2 * depth, 16)
-    shown = [(show(name) or "''", text) for name, text in rows]
-    shown = [
-        (name if most is None else shorten_name(name, most), text)
-        for name, text in shown
-    ]
-    column = max(
-        (size for size in (cells(name) for name, _ in shown) if size <= _KEY), default=0
-    )
+    indent = "  " * depth
+    names = [show(name) or "''" for name, _ in rows]
+    if width is not None:
+        most = max(width // 2 - len(indent), 16)
+        names = [shorten_name(name, most) for name in names]
+    # One long name moves its own text alone, and not those of its siblings.
+    sizes = [cells(name) for name in names]
+    column = max((size for size in sizes if size <= _KEY), default=0)
     lines: list[Line] = []
-    for name, text in shown:
-        begin = f"{'  ' * depth}{name}{' ' * max(column - cells(name), 0)}  "
-        room = None if width is None else max(width - cells(begin), 16)
-        lines.append([(begin, ""), (text if room is None else cut(text, room), "")])
-    return (
-        [*lines, _more_line(count - len(rows), depth)] if count > len(rows) else lines
-    )
+    for name, size, (_, text) in zip(names, sizes, rows, strict=True):
+        blanks = " " * max(column - size, 0)
+        begin = f"{indent}{name}{blanks}  "
+        if width is not None:
+            text = cut(text, max(width - cells(begin), 16))
+        lines.append([(begin, ""), (text, "")])
+    if count > len(rows):
+        lines.append(_more_line(count - len(rows), depth))
+    return lines
 
 
 def _more_line(count: int, depth: int) -> Line:
@@ -285,14 +314,17 @@ def _more_line(count: int, depth: int) -> Line:
 def _leaf_text(node: Node, view: View) -> str | None:
     """Return a value that has no lines below it as text, or None for any other."""
     if view.kind == "scalar":
-        if view.type.startswith(
-            "omegaconf."
-        ):  # every value of its configurations is wrapped
+        # OmegaConf wraps every value of its configurations, so the name of the wrapper
+        # would stand on every line.
+        if view.type.startswith("omegaconf."):
             view = view._replace(type="str")
         return show_literal(scalar_text(view, _LONG))
     if view.kind == "tensor":
-        where = f" on {show(view.tensor.device)}" if view.tensor.device else ""
-        return f"{view.tensor.dtype.name} {list(view.tensor.shape)}{where}"
+        tensor = view.tensor
+        text = f"{tensor.dtype.name} {list(tensor.shape)}"
+        if tensor.device:
+            text += f" on {show(tensor.device)}"
+        return text
     if view.kind == "storage":
         return f"storage of {size_text(view.storage.nbytes)}"
     return _inline_text(node, view)
@@ -311,9 +343,10 @@ def _inline_text(node: Node, view: View) -> str | None:
 
 
 def _is_plain_view(view: View) -> bool:
-    return not view.children or (
-        view.kind == "sequence" and _are_scalars(view.children)
-    )
+    """Tell whether a container is empty, or a list of scalars."""
+    if not view.children:
+        return True
+    return view.kind == "sequence" and _are_scalars(view.children)
 
 
 def _are_scalars(nodes: Iterable[Node]) -> bool:
@@ -321,10 +354,10 @@ def _are_scalars(nodes: Iterable[Node]) -> bool:
 
 
 def _summary_text(view: View) -> str:
+    """The type of a container, and how many values it has."""
     noun = "item" if view.kind == "sequence" else "field"
-    count = (
-        len(view.children)
-        if view.kind != "module"
-        else sum(1 for _ in named_children(view))
-    )
+    count = len(view.children)
+    if view.kind == "module":
+        # Its parameters, buffers and children count, not the dicts that hold them.
+        count = sum(1 for _ in named_children(view))
     return f"{show_literal(view.type)}, {counted_noun(count, noun)}"

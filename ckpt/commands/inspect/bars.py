@@ -33,26 +33,25 @@ def spark_text(histogram: Histogram, width: int = CELLS) -> str:
     step = (high - low) / size
     unit = 1 if isinstance(histogram.high, int) else 0
     # The first bin and the last one may begin before the least number, and end behind
-    # the largest.
-    lead, last = (
-        (histogram.low - low) / step,
-        size - (high - unit - histogram.high) / step,
-    )
-    cell = (last - lead) / width
+    # the largest. Both ends are counted in bins.
+    least = (histogram.low - low) / step
+    largest = size - (high - unit - histogram.high) / step
+    bins_per_cell = (largest - least) / width
     sums = [0.0] * width
     for index, count in enumerate(counts):
-        begin, end = (
-            (max(index, lead) - lead) / cell,
-            (min(index + 1, last) - lead) / cell,
-        )
+        # Where the bin begins and ends, counted in cells.
+        begin = (max(index, least) - least) / bins_per_cell
+        end = (min(index + 1, largest) - least) / bins_per_cell
+        first_cell = min(int(begin), width - 1)
         if end - begin < _LEAST:  # all its numbers lie where it begins
-            sums[min(int(begin), width - 1)] += count
+            sums[first_cell] += count
             continue
-        for number in range(min(int(begin), width - 1), width):
-            part = min(end, number + 1) - max(begin, number)
-            if part > _LEAST:
-                sums[number] += count * part / (end - begin)
-            if number + 1 >= end:
+        # Each cell gets as much of the count as it covers of the bin.
+        for cell in range(first_cell, width):
+            covered = min(end, cell + 1) - max(begin, cell)
+            if covered > _LEAST:
+                sums[cell] += count * covered / (end - begin)
+            if cell + 1 >= end:
                 break
     return draw_counts(sums)
 
@@ -60,10 +59,14 @@ def spark_text(histogram: Histogram, width: int = CELLS) -> str:
 def draw_counts(counts: Sequence[float]) -> str:
     """One character for each count, as high as its share of the largest."""
     top = max(counts, default=0)
-    return "".join(
-        LEVELS[min(int(8 * count / top - _LEAST), 7)] if count else " "
-        for count in counts
-    )
+    drawn = ""
+    for count in counts:
+        if count:
+            level = int(8 * count / top - _LEAST)
+            drawn += LEVELS[min(level, 7)]
+        else:
+            drawn += " "
+    return drawn
 
 
 _CELLS = 30
@@ -103,41 +106,39 @@ def bar_lines(
     """
     folds = _folded_tree(report, everything)
     whole = sum(child.nbytes for child in folds)
-    every = everything or depth is not None
     count = _count_parts(folds, depth)
-    most = count if every or count < rows else max(rows - 2, 1)
+    most = count
+    shows_all = everything or depth is not None
+    if not shows_all and count >= rows:
+        most = max(rows - 2, 1)  # the header and the line `… more` are rows too
     parts = _largest_parts(folds, most, depth)
     names = [_part_name(part) for part in parts]
     sizes = [size_text(part.fold.nbytes) for part in parts]
     shares = [percent_text(part.fold.nbytes, whole) for part in parts]
-    used = (
-        sum(
-            max(map(cells, column), default=0)
-            for column in (["SIZE", *sizes], ["SHARE", *shares])
-        )
-        + 6
-    )
-    room = _CELLS
+    bar_cells = _CELLS
     if width is not None:
-        room = max(
-            min(width - used - max(map(cells, names), default=0), _MOST), _FEWEST
-        )
+        used = max(map(cells, ["SIZE", *sizes])) + max(map(cells, ["SHARE", *shares]))
+        used += max(map(cells, names), default=0)
+        used += 6  # two blanks between each of four columns
+        bar_cells = max(min(width - used, _MOST), _FEWEST)
     table: list[list[str]] = []
     for part, name, size, share in zip(parts, names, sizes, shares, strict=True):
-        table.append([size, name, share, _share_bar(part.sizes, whole, room)])
+        table.append([size, name, share, _share_bar(part.sizes, whole, bar_cells)])
     heads = (
         Column("SIZE", right=True),
         Column("NAME", gives_way=True),
         Column("SHARE", right=True),
         Column(""),
     )
-    out = column_lines(heads, table, width=width)
-    for line, part in zip(out[1:], parts, strict=True):
+    lines = column_lines(heads, table, width=width)
+    for line, part in zip(lines[1:], parts, strict=True):
         if part.fold.children:
-            line[1] = (line[1][0], "group")
-    if len(parts) < count:
-        out.append([(f"… {count - len(parts):,} more (--all, --depth N)", "dim")])
-    return out
+            name_text, _ = line[1]
+            line[1] = (name_text, "group")
+    further = count - len(parts)
+    if further > 0:
+        lines.append([(f"… {further:,} more (--all, --depth N)", "dim")])
+    return lines
 
 
 def _folded_tree(report: Inspection, everything: bool) -> tuple[Fold, ...]:
@@ -145,22 +146,28 @@ def _folded_tree(report: Inspection, everything: bool) -> tuple[Fold, ...]:
     shows it as one row.
     """
     tree = leaves_of(report, everything)
+    folds: list[Fold] = []
     if everything:
-        pairs = zip(tree.names, tree.leaves, strict=True)
-        return tuple(
-            Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes) for name, leaf in pairs
-        )
-    own = [Fold(show(row.name, None), None, *row[1:]) for row in tree.optimizers]
-    return (*fold(tree.names, tree.leaves), *own)
+        for name, leaf in zip(tree.names, tree.leaves, strict=True):
+            folds.append(Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes))
+        return tuple(folds)
+    folds += fold(tree.names, tree.leaves)
+    for row in tree.optimizers:
+        name = show(row.name, None)
+        folds.append(Fold(name, None, row.tensors, row.numel, row.nbytes))
+    return tuple(folds)
 
 
 def _count_parts(folds: Sequence[Fold], depth: int | None) -> int:
     """All parts down to a depth."""
-    if depth is not None and depth <= 0:
-        return len(folds)
-    return len(folds) + sum(
-        _count_parts(child.children, depth and depth - 1) for child in folds
-    )
+    count = len(folds)
+    if depth is not None:
+        if depth <= 0:
+            return count
+        depth -= 1
+    for child in folds:
+        count += _count_parts(child.children, depth)
+    return count
 
 
 def _largest_parts(folds: Sequence[Fold], most: int, depth: int | None) -> list[_Part]:
@@ -168,42 +175,46 @@ def _largest_parts(folds: Sequence[Fold], most: int, depth: int | None) -> list[
     the tree.
     """
     parts: list[_Part] = []
+    # A heap gives the largest part that waits, of equal ones the first in the tree. The
+    # children of a part wait once it is shown itself.
     waiting: list[tuple[int, tuple[int, ...], _Part]] = []
 
-    def wait(
+    def add_waiting(
         children: Sequence[Fold], place: tuple[int, ...], above: tuple[int, ...]
     ) -> None:
-        for number, child in enumerate(
-            sorted(children, key=lambda child: -child.nbytes)
-        ):
+        by_bytes = sorted(children, key=lambda child: -child.nbytes)
+        for number, child in enumerate(by_bytes):
             part = _Part((*place, number), child, (child.nbytes, *above))
             heappush(waiting, (-child.nbytes, part.place, part))
 
-    wait(folds, (), ())
+    add_waiting(folds, (), ())
     while waiting and len(parts) < most:
-        part = heappop(waiting)[2]
+        _, _, part = heappop(waiting)
         parts.append(part)
         if depth is None or len(part.place) <= depth:
-            wait(part.fold.children, part.place, part.sizes)
+            add_waiting(part.fold.children, part.place, part.sizes)
     return sorted(parts, key=lambda part: part.place)
 
 
 def _part_name(part: _Part) -> str:
     indent = "  " * (len(part.place) - 1)
+    name = f"{indent}{part.fold.label}"
     if part.fold.times > 1 and part.fold.children:
-        return f"{indent}{part.fold.label}  ×{part.fold.times}"
-    return indent + part.fold.label
+        name += f"  ×{part.fold.times}"
+    return name
 
 
-def _share_bar(sizes: Sequence[int], whole: int, room: int) -> str:
+def _share_bar(sizes: Sequence[int], whole: int, bar_cells: int) -> str:
     """Return the bar of a part's share of all bytes.
 
     Behind it, lighter shades reach to the ends of the bars above it.
     """
     bar = ""
     for level, size in enumerate(sizes):
-        count = round(room * size / whole) if whole else 0
-        if not level and size and not count:
-            bar = _SLIVER
-        bar += _SHADES[min(level, len(_SHADES) - 1)] * (count - len(bar))
+        count = round(bar_cells * size / whole) if whole else 0
+        is_own = level == 0
+        if is_own and size and not count:
+            bar = _SLIVER  # not nothing, though less than half a cell
+        shade = _SHADES[min(level, len(_SHADES) - 1)]
+        bar += shade * (count - len(bar))
     return bar

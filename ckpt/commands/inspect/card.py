@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json
@@ -56,123 +56,161 @@ def card_of(data: bytes) -> Card | None:
     """Return what the beginning of a README.md says, or None where it has no head, or
     none of the keys.
     """
-    keys = _keys(_head(data.decode("utf-8", "replace")))
-    license = _first(keys.get("license", ()))
-    named = _first(keys.get("license_name", ()))
-    if named and license in ("other", ""):
-        license = f"other ({named})" if license else named
+    head = _head_lines(data.decode("utf-8", "replace"))
+    keys = _texts_by_key(head)
+    license = _first_text(keys, "license")
+    license_name = _first_text(keys, "license_name")
+    # Cards on the Hub write `license: other`, and the name of the licence beside it.
+    if license_name and license == "other":
+        license = f"other ({license_name})"
+    elif license_name and not license:
+        license = license_name
     card = Card(
-        license,
-        keys.get("base_model", ()),
-        _first(keys.get("base_model_relation", ())),
-        _first(keys.get("pipeline_tag", ())),
-        _first(keys.get("library_name", ())),
-        keys.get("tags", ()),
+        license=license,
+        base_models=keys.get("base_model", ()),
+        relation=_first_text(keys, "base_model_relation"),
+        task=_first_text(keys, "pipeline_tag"),
+        library=_first_text(keys, "library_name"),
+        tags=keys.get("tags", ()),
     )
     return card if card != Card() else None
 
 
-def _first(texts: Sequence[str]) -> str:
+def _first_text(keys: Mapping[str, Sequence[str]], key: str) -> str:
+    """Return the first text under a key, or an empty one where it has none."""
+    texts = keys.get(key)
     return texts[0] if texts else ""
 
 
-def _head(text: str) -> list[str]:
+def _head_lines(text: str) -> list[str]:
     """Return the lines between the two lines of dashes at the beginning of a text."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
         return []
-    ends = (
-        number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---"
-    )
-    return lines[1 : next(ends, 1)]
+    head: list[str] = []
+    for line in lines[1:]:
+        if line.rstrip() == "---":
+            return head
+        head.append(line)
+    return []  # a head that is not ended may be no head
 
 
-def _keys(lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
+class _Block(NamedTuple):
+    """A key at the left, the text behind it, and the lines below it."""
+
+    key: str
+    value: str
+    below: list[str]
+
+
+def _texts_by_key(lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the texts under each key at the left that has some."""
-    blocks = list(_blocks(lines))
-    counts = Counter(key for key, _, _ in blocks)
-    texts = {
-        key: _texts(value, below) for key, value, below in blocks if counts[key] == 1
-    }
-    return {key: found for key, found in texts.items() if found}
+    blocks = list(_key_blocks(lines))
+    counts = Counter(block.key for block in blocks)
+    texts_by_key: dict[str, tuple[str, ...]] = {}
+    for block in blocks:
+        texts = _block_texts(block)
+        if texts and counts[block.key] == 1:
+            texts_by_key[block.key] = texts
+    return texts_by_key
 
 
-def _blocks(lines: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield each key at the left, what stands behind it, and the lines below it."""
-    key, value = "", ""
-    below: list[str] = []
+def _key_blocks(lines: Sequence[str]) -> Iterator[_Block]:
+    """Yield each key at the left with its lines. What stands before the first key is
+    passed over.
+    """
+    block: _Block | None = None
     for line in lines:
         match = _KEY.fullmatch(line.rstrip())
         if match is not None:
-            if key:
-                yield key, value, below
-            key, value, below = match[1], match[2] or "", []
-        else:
-            below.append(line)
-    if key:
-        yield key, value, below
+            if block is not None:
+                yield block
+            block = _Block(match[1], match[2] or "", [])
+        elif block is not None:
+            block.below.append(line)
+    if block is not None:
+        yield block
 
 
-def _texts(value: str, below: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts of a value: one behind its key, a list in brackets, or a line
-    with a dash for each.
+def _block_texts(block: _Block) -> tuple[str, ...]:
+    """Return the texts of a key: one behind it, a list in brackets, or a line with a
+    dash for each.
     """
-    value = value.strip()
+    value = block.value.strip()
     if value.startswith("#"):
         value = ""
-    rows = [
-        line for line in below if line.strip() and not line.lstrip().startswith("#")
-    ]
+    rows = [line for line in block.below if not _is_blank(line)]
     if not value:
-        items = [
-            row.lstrip()[1:].strip() for row in rows if row.lstrip(" ").startswith("- ")
-        ]
-        indents = {len(row) - len(row.lstrip(" ")) for row in rows}
-        return _taken(items) if len(items) == len(rows) and len(indents) == 1 else ()
+        return _dashed_texts(rows)
     if rows:
         return ()  # a text over several lines
     if value.startswith("["):
-        inner = value.partition(" #")[0].strip()
-        is_flat = inner.endswith("]") and not any(
-            sign in inner[1:-1] for sign in "[]{}"
-        )
-        return _taken(_split(inner[1:-1])) if is_flat else ()
-    return _taken([value])
+        return _bracketed_texts(value.partition(" #")[0].strip())
+    return _plain_texts([value])
 
 
-def _split(text: str) -> list[str]:
-    """Return the items between the commas of a list in brackets; a comma in quotes is
-    none.
+def _is_blank(line: str) -> bool:
+    """Tell whether a line holds nothing, or a comment."""
+    text = line.strip()
+    return not text or text.startswith("#")
+
+
+def _dashed_texts(rows: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of lines that each begin with a dash, all below each other; none
+    where another line is among them.
     """
-    return [
-        item.strip() for item in re.findall(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""", text)
-    ]
+    items: list[str] = []
+    indents: set[int] = set()
+    for row in rows:
+        item = row.lstrip(" ")
+        if not item.startswith("- "):
+            return ()
+        items.append(item[1:].strip())
+        indents.add(len(row) - len(item))
+    return _plain_texts(items) if len(indents) == 1 else ()
 
 
-def _taken(items: Sequence[str]) -> tuple[str, ...]:
+def _bracketed_texts(text: str) -> tuple[str, ...]:
+    """Return the texts of a list in brackets; none of a list that holds another list or
+    a mapping.
+    """
+    inner = text[1:-1]
+    if not text.endswith("]") or any(bracket in inner for bracket in "[]{}"):
+        return ()
+    # A comma in quotes does not end an item.
+    items = re.findall(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""", inner)
+    return _plain_texts([item.strip() for item in items])
+
+
+def _plain_texts(items: Sequence[str]) -> tuple[str, ...]:
     """Return the plain or quoted texts, without those that are something else."""
-    texts = [_text(item) for item in items[:_ITEMS]]
+    texts = [_plain_text(item) for item in items[:_ITEMS]]
     return tuple(text for text in texts if text)
 
 
-def _text(item: str) -> str:
-    for quote in "\"'":
-        if item.startswith(quote):
-            end = item.find(quote, 1)
-            rest = item[end + 1 :].strip()
-            # An escape, or a quote in quotes, is more than a licence or a name needs.
-            is_whole = (
-                end > 0
-                and (not rest or rest.startswith("#"))
-                and "\\" not in item[:end]
-            )
-            return item[1:end][:_LENGTH] if is_whole else ""
+def _plain_text(item: str) -> str:
+    """Return the text that YAML writes so, or nothing where it is no plain text."""
+    if item.startswith(('"', "'")):
+        return _quoted_text(item)
     plain = item.partition(" #")[0].strip()
-    if (
-        plain in (*_NOTHING, "-", "?")
-        or plain.startswith((*_SPECIAL, "#"))
-        or ": " in plain
-        or plain.endswith(":")
-    ):
+    is_nothing = plain in (*_NOTHING, "-", "?")
+    is_special = plain.startswith((*_SPECIAL, "#"))
+    is_mapping = ": " in plain or plain.endswith(":")
+    if is_nothing or is_special or is_mapping:
         return ""
     return plain[:_LENGTH]
+
+
+def _quoted_text(item: str) -> str:
+    """Return the text between two quotes, or nothing where more than a comment follows
+    them.
+    """
+    end = item.find(item[0], 1)
+    if end < 0:
+        return ""
+    rest = item[end + 1 :].strip()
+    if rest and not rest.startswith("#"):
+        return ""
+    text = item[1:end]
+    # An escape, or a quote in quotes, is more than a licence or a name needs.
+    return "" if "\\" in text else text[:_LENGTH]

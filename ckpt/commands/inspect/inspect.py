@@ -46,7 +46,7 @@ from ckpt.model.checkpoint import (
     looks_of,
     names_of,
 )
-from ckpt.model.columns import Column, looks, parts
+from ckpt.model.columns import Column, row_looks, row_parts
 from ckpt.model.findings import Finding, Level, Plan, Way, order
 from ckpt.model.names import Globs
 from ckpt.model.nodes import Opaque
@@ -1003,7 +1003,7 @@ def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
 def storage_devices(report: Inspection) -> dict[str, int]:
     """Bytes of the storages on each device: what a bare load puts where."""
     placed: dict[str, int] = {}
-    for storage, count in Counter(looks(report.checkpoint.storages)).items():
+    for storage, count in Counter(row_looks(report.checkpoint.storages)).items():
         if storage.device is not None:
             placed[storage.device] = (
                 placed.get(storage.device, 0) + count * storage.nbytes
@@ -1073,7 +1073,7 @@ def _is_apart(entries: Sequence[Entry]) -> bool:
     """
     used: list[Storage] = []
     columns: set[int] = set()
-    for part in parts(entries):
+    for part in row_parts(entries):
         if isinstance(part, Entries):
             if id(part.tensors) in columns:
                 return False

@@ -23,7 +23,7 @@ from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
 from ckpt.model.checkpoint import Value, looks_of, names_of
-from ckpt.model.columns import looks
+from ckpt.model.columns import row_looks
 from ckpt.model.findings import Finding
 from ckpt.model.nodes import Node
 from ckpt.model.tensors import Composite, Tensor, blocks_in, sharding_of
@@ -488,7 +488,7 @@ def _sharding_text(report: Inspection) -> str:
     """Return how many tensors are cut, along which dimensions, and into how
     many parts.
     """
-    places = [storage.place for storage in set(looks(report.checkpoint.storages))]
+    places = [storage.place for storage in set(row_looks(report.checkpoint.storages))]
     if not any(place.grid for place in places if place is not None):
         return ""
     every = [

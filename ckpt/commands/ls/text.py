@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
-from ckpt.model.names import are_series, pattern, short_labels
+from ckpt.model.names import are_series, common_pattern, short_labels
 from ckpt.model.text import (
     count_text,
     counted_noun,
@@ -103,7 +103,7 @@ def ls_lines(
     said = [
         _ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()
     ]
-    shared = pattern(names)
+    shared = common_pattern(names)
     where = show(os.path.join(folder, "" if shared == "*" else shared), None)
     if width is not None:
         where = cut(where, min(max(NAME, width // 2), width))

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 
 from ckpt.commands.inspect.inspect import Inspection
 from ckpt.model.checkpoint import Entries, Entry, looks_of
-from ckpt.model.columns import Chain, parts
+from ckpt.model.columns import Chain, row_parts
 from ckpt.model.names import name_blocks
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor
@@ -30,7 +30,9 @@ SHUT = 24
 asked for.
 """
 _PARTS = 64
+"""The most levels that are opened. A name with as many dots stays whole."""
 _INLINE = 2
+"""As many leaves, and no more, move up to the place of their parent."""
 
 
 class Leaf(NamedTuple):
@@ -126,29 +128,35 @@ def lines(
     best = _open_folds(folds, 0, SHUT)
     for level in range(1, _PARTS):
         deeper = _open_folds(folds, level, SHUT)
-        if len(deeper) > most or (
-            len(deeper) == len(best) and all(not line.shut for line in best)
-        ):
+        if len(deeper) > most:
+            break
+        all_open = not any(line.shut for line in best)
+        if all_open and len(deeper) == len(best):
             break
         best = deeper
     return best
 
 
-def _open_folds(folds: tuple[Fold, ...], depth: int, shut: int | None) -> list[Line]:
-    out: list[Line] = []
+def _open_folds(
+    folds: tuple[Fold, ...], depth: int, most_children: int | None
+) -> list[Line]:
+    """The lines of folds opened down to a depth. A fold with more children than
+    `most_children` stays shut.
+    """
+    lines: list[Line] = []
 
-    def add(fold: Fold, level: int) -> None:
-        closed = bool(fold.children) and (
-            level >= depth or (shut is not None and len(fold.children) > shut)
-        )
-        out.append(Line(level, fold, closed))
-        if not closed:
+    def add_lines(fold: Fold, level: int) -> None:
+        is_deep = level >= depth
+        is_wide = most_children is not None and len(fold.children) > most_children
+        shut = bool(fold.children) and (is_deep or is_wide)
+        lines.append(Line(level, fold, shut))
+        if not shut:
             for child in fold.children:
-                add(child, level + 1)
+                add_lines(child, level + 1)
 
     for fold in folds:
-        add(fold, 0)
-    return out
+        add_lines(fold, 0)
+    return lines
 
 
 class _Folder:
@@ -165,43 +173,47 @@ class _Folder:
         million names take little.
         """
         root = _Node()
+        # Lengths are compared first: they are fast, and dots are hardly ever met.
         if max(map(len, names), default=0) >= _PARTS and any(map(_is_dots, names)):
             for name, leaf in zip(names, leaves, strict=True):
                 root.add([name] if _is_dots(name) else name.split("."), leaf)
             return root
         layers: dict[Hashable, _Node] = {}
-        for begin, first, last in name_blocks(names):
-            inside = (
-                [name[len(begin) :] for name in names[first:last]]
-                if begin
-                else names[first:last]
-            )
-            here = leaves[first:last]
-            above = begin.split(".")[:-1]
-            node = root
-            for part in above[:-1]:
-                node = node.child(part)
-            if (
-                not begin or above[-1] in node.children
-            ):  # names that come back to a layer change that one alone
-                for name, leaf in zip(inside, here, strict=True):
-                    root.add([*above, *name.split(".")], leaf)
+        for block in name_blocks(names):
+            inside = names[block.first : block.last]
+            block_leaves = leaves[block.first : block.last]
+            if not block.begin:
+                for name, leaf in zip(inside, block_leaves, strict=True):
+                    root.add(name.split("."), leaf)
                 continue
-            key = (*inside, *map(id, here))
+            inside = [name[len(block.begin) :] for name in inside]
+            *above, number = block.begin.split(".")[:-1]
+            parent = root
+            for part in above:
+                parent = parent.child(part)
+            if number in parent.children:
+                # Names come back to a layer. What they add is in this layer alone, and
+                # not in those that were equal to it so far.
+                for name, leaf in zip(inside, block_leaves, strict=True):
+                    root.add([*above, number, *name.split(".")], leaf)
+                continue
+            # Equal leaves are the same object (`leaves_of`), so their ids tell whether
+            # two layers are equal, without a look into the leaves.
+            key = (*inside, *map(id, block_leaves))
             layer = layers.get(key)
             if layer is None:
-                layer = self.tree(inside, here)
-                layer = layers[key] = self._equal.setdefault(
-                    self._number_node(layer), layer
-                )
-            node.children[above[-1]] = layer
+                layer = self.tree(inside, block_leaves)
+                layer = self._equal.setdefault(self._number_node(layer), layer)
+                layers[key] = layer
+            parent.children[number] = layer
         return root
 
     def children(self, node: _Node) -> tuple[Fold, ...]:
+        """Return the folded children of a node. Where all are numbers they are in the
+        order of the numbers.
+        """
         items = list(node.children.items())
-        if all(
-            name.isascii() and name.isdigit() and len(name) < 10 for name, _ in items
-        ):
+        if all(map(is_number, node.children)):
             items.sort(key=lambda item: int(item[0]))
         folds: list[Fold] = []
         for names, child in self._group_equal(items):
@@ -216,8 +228,10 @@ class _Folder:
         numbers: list[int] = []
         for name, child in items:
             number = self._number_node(child)
-            same = groups and numbers[-1] == number and isinstance(child, _Node)
-            if same and _is_next_name(groups[-1][0], name):
+            # Equal leaves are put into braces later, by `_brace_leaves`.
+            can_join = isinstance(child, _Node) and len(groups) > 0
+            is_equal = can_join and numbers[-1] == number
+            if is_equal and _is_next_name(groups[-1][0], name):
                 groups[-1][0].append(name)
             else:
                 groups.append(([name], child))
@@ -225,53 +239,58 @@ class _Folder:
         return groups
 
     def _folds(self, names: list[str], node: _Node | Leaf) -> list[Fold]:
+        """The folds of equal neighbours, of which `node` is one: the tensor that has
+        their very name, and what lies below it.
+        """
         label, times = _group_label(names), len(names)
-        leaf = node.leaf if isinstance(node, _Node) else node
-        if leaf is not None:
-            own = Fold(label, leaf.look, times, leaf.numel * times, leaf.nbytes * times)
-            return (
-                [own, *self._folds(names, _Node(node.children))]
-                if isinstance(node, _Node)
-                else [own]
-            )
-        assert isinstance(node, _Node)
+        if isinstance(node, Leaf):
+            return [_leaf_fold(label, node, times)]
+        if node.leaf is not None:
+            below = _Node(node.children)
+            return [_leaf_fold(label, node.leaf, times), *self._folds(names, below)]
         inner = [_scale_fold(fold, times) for fold in self.children(node)]
         if len(inner) == 1 and (times == 1 or inner[0].times == times):
+            # A single child joins its parent: `encoder.layers.0-11` is one line.
             only = inner[0]
             return [only._replace(label=f"{label}.{only.label}")]
         if len(inner) <= _INLINE and not any(fold.children for fold in inner):
+            # One or two leaves move up: a line of their parent would say nothing more.
             return [fold._replace(label=f"{label}.{fold.label}") for fold in inner]
         looks = {fold.look for fold in inner}
-        return [
-            Fold(
-                label,
-                looks.pop() if len(looks) == 1 else None,
-                sum(fold.tensors for fold in inner),
-                sum(fold.numel for fold in inner),
-                sum(fold.nbytes for fold in inner),
-                times,
-                tuple(inner),
-            )
-        ]
+        parent = Fold(
+            label,
+            look=looks.pop() if len(looks) == 1 else None,
+            tensors=sum(fold.tensors for fold in inner),
+            numel=sum(fold.numel for fold in inner),
+            nbytes=sum(fold.nbytes for fold in inner),
+            times=times,
+            children=tuple(inner),
+        )
+        return [parent]
 
     def _number_node(self, node: _Node | Leaf) -> int:
+        """Return the number of a subtree: equal subtrees have equal numbers."""
         numbers = self._numbers
         if isinstance(node, Leaf):
             return numbers.setdefault(node.look, len(numbers))
         if node.number < 0:
-            below = tuple(
-                [
-                    numbers.setdefault(child.look, len(numbers))
-                    if type(child) is Leaf
-                    else self._number_node(child)
-                    for child in node.children.values()
-                ]
-            )
+            below: list[int] = []
+            # This loop runs over every name, so it asks for the number of a leaf itself
+            # instead of calling this method again.
+            for child in node.children.values():
+                if type(child) is Leaf:
+                    below.append(numbers.setdefault(child.look, len(numbers)))
+                else:
+                    below.append(self._number_node(child))
             look = node.leaf.look if node.leaf else None
-            node.number = numbers.setdefault(
-                (look, tuple(node.children), below), len(numbers)
-            )
+            key = (look, tuple(node.children), tuple(below))
+            node.number = numbers.setdefault(key, len(numbers))
         return node.number
+
+
+def _leaf_fold(label: str, leaf: Leaf, times: int) -> Fold:
+    """So many equal tensors as a fold."""
+    return Fold(label, leaf.look, times, leaf.numel * times, leaf.nbytes * times)
 
 
 def _is_dots(name: str) -> bool:
@@ -291,10 +310,13 @@ def _scale_fold(fold: Fold, times: int) -> Fold:
 
 
 def _is_next_name(names: list[str], name: str) -> bool:
+    """Tell whether a name continues a group. Numbers must follow each other, and only
+    words stand beside words.
+    """
     last = names[-1]
-    if is_number(last) or is_number(name):
-        return is_number(last) and is_number(name) and int(name) == int(last) + 1
-    return True
+    if is_number(last) != is_number(name):
+        return False
+    return not is_number(name) or int(name) == int(last) + 1
 
 
 def _group_label(names: list[str]) -> str:
@@ -321,16 +343,16 @@ def _brace_leaves(folds: list[Fold]) -> list[Fold]:
         else:
             word = fold.label.rpartition(".")[2] if dot else None
             groups.setdefault((fold.look, word), []).append(fold)
-    out: list[Fold] = []
+    braced: list[Fold] = []
     for key, same in groups.items():
         labels = [fold.label for fold in same]
         if len(same) == 1:
-            out += same
+            braced += same
         elif isinstance(key, tuple) and key[0] == "numbered":
-            out.append(_sum_folds(same, in_ranges(labels)))
+            braced.append(_sum_folds(same, in_ranges(labels)))
         else:
-            out.append(_sum_folds(same, in_braces(labels)))
-    return out
+            braced.append(_sum_folds(same, in_braces(labels)))
+    return braced
 
 
 def _sum_folds(folds: list[Fold], label: str) -> Fold:
@@ -369,40 +391,59 @@ def leaves_of(report: Inspection, everything: bool) -> Leaves:
     """The tensors of a report. Without `everything`, and unless its section is asked
     for, an optimizer is one row.
     """
-    folded = _optimizer_rows(report, everything)
-    entries, optimizers = report.entries, []
-    if folded:
-        entries = Chain()
-        tensors = looks_of(report.entries)
-        begin = 0
-        for name, indices in folded:
-            entries.extend(report.entries[begin : indices.start])
-            begin = indices.stop
-            inside = tensors[indices.start : indices.stop]
-            numel, nbytes = (
-                sum(entry.numel for entry in inside),
-                sum(entry.nbytes for entry in inside),
-            )
-            optimizers.append(Optimizer(name, len(inside), numel, nbytes))
-        entries.extend(report.entries[begin:])
+    entries, optimizers = _without_optimizers(report, everything)
+    leaves, kinds = _equal_leaves(entries)
+    names = _shown_names(entries, _parameter_names(report))
+    return Leaves(names, leaves, kinds, optimizers)
+
+
+def _without_optimizers(
+    report: Inspection, everything: bool
+) -> tuple[Sequence[Entry], list[Optimizer]]:
+    """The tensors of a report that have lines of their own, and the optimizers that are
+    one row each.
+    """
+    rows = _optimizer_rows(report, everything)
+    if not rows:
+        return report.entries, []
+    optimizers: list[Optimizer] = []
+    others: Chain[Entry] = Chain()
+    tensors = looks_of(report.entries)
+    begin = 0
+    for name, indices in rows:
+        others.extend(report.entries[begin : indices.start])
+        begin = indices.stop
+        inside = tensors[indices.start : indices.stop]
+        numel = sum(tensor.numel for tensor in inside)
+        nbytes = sum(tensor.nbytes for tensor in inside)
+        optimizers.append(Optimizer(name, len(inside), numel, nbytes))
+    others.extend(report.entries[begin:])
+    return others, optimizers
+
+
+def _equal_leaves(entries: Sequence[Entry]) -> tuple[list[Leaf], list[Tensor]]:
+    """A leaf of each tensor, and one tensor of each kind, whose index is the look of
+    its leaves.
+
+    Tensors of a file look alike by the thousand. Equal leaves are the same object.
+    """
     numbers: dict[tuple[object, ...], int] = {}
     kinds: list[Tensor] = []
     leaf_of: dict[Tensor, Leaf] = {}
-    same: dict[Leaf, Leaf] = {}
+    unique_leaves: dict[Leaf, Leaf] = {}
     leaves: list[Leaf] = []
     for tensor in looks_of(entries):
         leaf = leaf_of.get(tensor)
         if leaf is None:
-            key = (tensor.shape, tensor.dtype.name, tensor.device, tensor.layout)
-            number = numbers.setdefault(key, len(numbers))
+            kind = (tensor.shape, tensor.dtype.name, tensor.device, tensor.layout)
+            number = numbers.setdefault(kind, len(numbers))
             if number == len(kinds):
                 kinds.append(tensor)
-            leaf = Leaf(number, tensor.numel, tensor.nbytes)
-            leaf = leaf_of[tensor] = same.setdefault(leaf, leaf)
+            new_leaf = Leaf(number, tensor.numel, tensor.nbytes)
+            leaf = unique_leaves.setdefault(new_leaf, new_leaf)
+            leaf_of[tensor] = leaf
         leaves.append(leaf)
-    return Leaves(
-        _shown_names(entries, _parameter_names(report)), leaves, kinds, optimizers
-    )
+    return leaves, kinds
 
 
 def _optimizer_rows(report: Inspection, everything: bool) -> list[tuple[str, range]]:
@@ -411,12 +452,14 @@ def _optimizer_rows(report: Inspection, everything: bool) -> list[tuple[str, ran
     """
     if report.selected or everything:
         return []
-    parts = [
-        part for part in report.sections if part.kind == "optimizer" and part.tensors
+    optimizers = [
+        section
+        for section in report.sections
+        if section.kind == "optimizer" and section.tensors
     ]
-    if sum(part.tensors for part in parts) == len(report.entries):
-        return []  # there is nothing else
-    return [(part.name or part.kind, part.indices) for part in parts]
+    if sum(section.tensors for section in optimizers) == len(report.entries):
+        return []  # the file has nothing else, so its tensors are what is asked for
+    return [(section.name or section.kind, section.indices) for section in optimizers]
 
 
 def _parameter_names(report: Inspection) -> dict[int, str]:
@@ -425,15 +468,20 @@ def _parameter_names(report: Inspection) -> dict[int, str]:
 
     The keys are their numbers among the tensors of the report.
     """
-    if not report.selected or all(part.kind != "optimizer" for part in report.sections):
+    has_optimizer = any(section.kind == "optimizer" for section in report.sections)
+    if not report.selected or not has_optimizer:
         return {}
     numbers = {row.position: number for number, row in enumerate(report.rows)}
     tensors = report.survey.tensors
     names: dict[int, str] = {}
     for position, (index, model) in report.survey.state_parameters.items():
-        if position in numbers:
-            name = model.relative(tensors[index].name) if model else tensors[index].name
-            names[numbers[position]] = f"{name}.{tensors[position].path[-1]}"
+        if position not in numbers:
+            continue
+        name = tensors[index].name
+        if model:
+            name = model.relative(name)
+        state = tensors[position].path[-1]  # `exp_avg`
+        names[numbers[position]] = f"{name}.{state}"
     return names
 
 
@@ -442,17 +490,19 @@ def _shown_names(entries: Sequence[Entry], names: dict[int, str]) -> list[str]:
     them.
     """
     texts: list[str] = []
-    for part in parts(entries):
+    for part in row_parts(entries):
         if isinstance(part, Entries) and not names:
-            plain = is_plain("".join(part.names))
-            texts += part.names if plain else [show(name, None) for name in part.names]
+            # A hundred thousand names without a character to escape: one look at all
+            # of them together is faster than one at each.
+            if is_plain("".join(part.names)):
+                texts += part.names
+            else:
+                texts += [show(name, None) for name in part.names]
             continue
         for entry in part:
-            name = (
-                show(names.get(len(texts), entry.name), None)
-                if entry.path
-                else "(the root)"
-            )
+            name = "(the root)"
+            if entry.path:
+                name = show(names.get(len(texts), entry.name), None)
             if not entry.registered:
                 name += " (unregistered)"
             elif not entry.persistent:

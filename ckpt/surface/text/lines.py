@@ -24,7 +24,16 @@ _WIDE = "\u1100"
 
 def plain_text(lines: Sequence[Line]) -> str:
     """The lines without their styles, each ended by a newline."""
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
+    texts: list[str] = []
+    for line in lines:
+        text = "".join(span for span, _ in line)
+        texts.append(f"{text.rstrip()}\n")
+    return "".join(texts)
+
+
+def line_cells(line: Line) -> int:
+    """Cells of a terminal that a line takes when it is written."""
+    return sum(cells(text) for text, _ in line)
 
 
 class Column(NamedTuple):
@@ -57,19 +66,15 @@ def narrow_columns(
     order of `given_up`, equal ones together.
     """
     kept = list(range(len(heads)))
-    sizes = [
-        max(cells(text) for text in (head.name, *column))
-        for head, column in _columns_with_cells(heads, rows)
-    ]
-    wanted = [
-        size if head.least is None else min(size, head.least)
-        for head, size in zip(heads, sizes, strict=True)
-    ]
+    wanted: list[int] = []
+    for head, size in zip(heads, _column_widths(heads, rows), strict=True):
+        wanted.append(size if head.least is None else min(size, head.least))
     for rank in sorted({head.given_up for head in heads if head.given_up}):
-        if width is None or sum(wanted[i] for i in kept) + 2 * (len(kept) - 1) <= width:
+        if width is None or _table_width([wanted[i] for i in kept]) <= width:
             break
         kept = [i for i in kept if heads[i].given_up != rank]
-    return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    kept_rows: list[Sequence[str]] = [[row[i] for i in kept] for row in rows]
+    return [heads[i] for i in kept], kept_rows
 
 
 def given_up_lines(
@@ -81,22 +86,22 @@ def given_up_lines(
     names = [head.name for head in heads if head not in kept]
     if not names:
         return []
-    return hanging_lines(
-        [],
-        f"… no room for {', '.join(names)} (--tsv, or a wider screen)",
-        width,
-        2,
-        "dim",
-    )
+    text = f"… no room for {', '.join(names)} (--tsv, or a wider screen)"
+    return hanging_lines([], text, width, 2, "dim")
 
 
-def _columns_with_cells(
-    heads: Sequence[Column], rows: Sequence[Sequence[str]]
-) -> Iterable[tuple[Column, Sequence[str]]]:
-    """Yield each column with its cells."""
-    return zip(
-        heads, zip(*rows, strict=True) if rows else ((),) * len(heads), strict=True
-    )
+def _column_widths(heads: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    """The cells that the widest text of each column takes, its title included."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(heads)
+    widths: list[int] = []
+    for head, texts in zip(heads, columns, strict=True):
+        widths.append(max(map(cells, (head.name, *texts))))
+    return widths
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    """The cells of a table with columns of these widths, two blanks between each."""
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def column_lines(
@@ -108,22 +113,15 @@ def column_lines(
     Without a width they take at most `NAME` cells: nobody's long key pushes the numbers
     away.
     """
-    widths = [
-        max(cells(text) for text in (head.name, *column))
-        for head, column in _columns_with_cells(heads, rows)
-    ]
-    give = [i for i, head in enumerate(heads) if head.gives_way]
+    widths = _column_widths(heads, rows)
+    giving = [i for i, head in enumerate(heads) if head.gives_way]
     if width is None:
         level = NAME
     else:
-        room = (
-            width
-            - 2 * (len(widths) - 1)
-            - sum(size for i, size in enumerate(widths) if i not in give)
-        )
-        level = max(_fair_width([widths[i] for i in give], room), _LEAST)
+        room = width - _table_width(widths) + sum(widths[i] for i in giving)
+        level = max(_fair_width([widths[i] for i in giving], room), _LEAST)
     texts = [list(row) for row in rows]
-    for i in give:
+    for i in giving:
         if heads[i].is_file and width is None:
             continue
         names = [row[i] for row in texts]
@@ -132,47 +130,59 @@ def column_lines(
             widths[i] = max(map(cells, (heads[i].name, *names)))
         else:
             widths[i] = min(widths[i], level)
-            names = _tell_apart(
-                names, [shorten_name(name, widths[i]) for name in names], widths[i]
-            )
+            names = _shorten_apart(names, widths[i])
         for row, name in zip(texts, names, strict=True):
             row[i] = name
-    lines: list[Line] = []
-    for number, row in enumerate([[head.name for head in heads], *texts]):
-        line: Line = []
-        for i, (head, text) in enumerate(zip(heads, row, strict=True)):
-            pad = " " * (widths[i] - cells(text))
-            padded = pad + text if head.right else text + pad
-            line.append(
-                (
-                    padded + ("  " if i < len(row) - 1 else ""),
-                    head.style if number else "head",
-                )
-            )
-        lines.append(line)
+    titles = [head.name for head in heads]
+    lines = [_padded_line(heads, titles, widths, ["head"] * len(heads))]
+    styles = [head.style for head in heads]
+    lines += [_padded_line(heads, row, widths, styles) for row in texts]
     return lines
 
 
-def _tell_apart(names: Sequence[str], short: Sequence[str], width: int) -> list[str]:
-    """Shortened names. Two that became the same keep their begins too, and are without
-    their middles.
+def _padded_line(
+    heads: Sequence[Column],
+    row: Sequence[str],
+    widths: Sequence[int],
+    styles: Sequence[str],
+) -> Line:
+    """A row of a table, its cells filled up to the widths of their columns."""
+    line: Line = []
+    for head, text, size, style in zip(heads, row, widths, styles, strict=True):
+        blanks = " " * (size - cells(text))
+        padded = f"{blanks}{text}" if head.right else f"{text}{blanks}"
+        is_last = len(line) == len(row) - 1
+        if not is_last:
+            padded += "  "
+        line.append((padded, style))
+    return line
+
+
+def _shorten_apart(names: Sequence[str], width: int) -> list[str]:
+    """Shortened names. Two that would become the same keep their begins too, and are
+    without their middles.
     """
-    whose: dict[str, set[str]] = {}
+    short = [shorten_name(name, width) for name in names]
+    names_of: dict[str, set[str]] = {}
     for name, text in zip(names, short, strict=True):
-        whose.setdefault(text, set()).add(name)
-    return [
-        text if len(whose[text]) == 1 else cut(name, width)
-        for name, text in zip(names, short, strict=True)
-    ]
+        names_of.setdefault(text, set()).add(name)
+    apart: list[str] = []
+    for name, text in zip(names, short, strict=True):
+        is_unique = len(names_of[text]) == 1
+        apart.append(text if is_unique else cut(name, width))
+    return apart
 
 
 def _fair_width(widths: Sequence[int], room: int) -> int:
     """The most cells that each of some columns may take, so that all together take
     `room`.
     """
+    # From the narrowest on each column gets what it wants, as long as all the others
+    # could have as much. The rest is shared by those that want more.
     for index, size in enumerate(sorted(widths)):
-        if size * (len(widths) - index) >= room:
-            return room // (len(widths) - index)
+        columns_left = len(widths) - index
+        if size * columns_left >= room:
+            return room // columns_left
         room -= size
     return max(widths)
 
@@ -188,45 +198,76 @@ def ragged_lines(
     Where they do not all fit, a column is as wide as most of its cells, and a wider
     cell moves what is behind it, or is broken at blanks.
     """
-    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])] or [0]
-    rows, right = (
-        [[row[i] for i in kept] for row in rows],
-        frozenset(kept.index(i) for i in right if i in kept),
-    )
-    widths = _ragged_widths(
-        [[cells(row[i]) for row in rows] for i in range(len(kept))], width
-    )
-    lines: list[Line] = []
-    for number, row in enumerate(rows):
-        style = "" if number else "head"
-        line, used, start = "", 0, 0
-        for i, text in enumerate(row):
-            size = cells(text)
-            begin = max(
-                start + (widths[i] - size if i in right else 0), used + 2 if used else 0
-            )
-            start += widths[i] + 2
-            if not text:
-                continue
-            if width is None or begin + size <= width:
-                line, used = line + " " * (begin - used) + text, begin + size
-                continue
-            if not number:
-                # no room for the names of columns whose texts have lines of their own
-                break
-            hangs = (
-                begin if begin + max(map(cells, text.split(" "))) <= width else _HANGS
-            )
-            first, *more = wrap_text(text, width - hangs, 0)
-            if hangs == begin:
-                first = line + " " * (begin - used) + first
-            else:
-                lines += [[(line, style)]] if line else []
-                first = " " * hangs + first
-            *full, line = [first, *(" " * hangs + further for further in more)]
-            lines += [[(further, style)] for further in full]
-            used = cells(line)
-        lines.append([(line, style)])
+    kept = _filled_columns(rows) or [0]
+    rows = [[row[i] for i in kept] for row in rows]
+    right = frozenset(kept.index(i) for i in right if i in kept)
+    sizes = [[cells(text) for text in column] for column in zip(*rows, strict=True)]
+    widths = _ragged_widths(sizes, width)
+    titles, *body = rows
+    # The titles of columns whose texts have lines of their own are left out: these
+    # texts stand under no title.
+    lines: list[Line] = [
+        [(text, "head")] for text in _ragged_row(titles, widths, right, width, True)
+    ]
+    for row in body:
+        texts = _ragged_row(row, widths, right, width, False)
+        lines += [[(text, "")] for text in texts]
+    return lines
+
+
+def _filled_columns(rows: Sequence[Sequence[str]]) -> list[int]:
+    """The columns that have a text below their title."""
+    columns = range(len(rows[0]))
+    return [i for i in columns if any(row[i] for row in rows[1:])]
+
+
+def _ragged_row(
+    row: Sequence[str],
+    widths: Sequence[int],
+    right: frozenset[int],
+    width: int | None,
+    ends_early: bool,
+) -> list[str]:
+    """The lines of one row in ragged columns. With `ends_early` it is one line, and the
+    first text without room ends it.
+    """
+    lines: list[str] = []
+    line, used = "", 0
+    column_start = 0
+    for i, text in enumerate(row):
+        size = cells(text)
+        begin = column_start
+        if i in right:
+            begin += widths[i] - size
+        # A wider cell before it moves the text to the right.
+        begin = max(begin, used + 2 if used else 0)
+        column_start += widths[i] + 2
+        if not text:
+            continue
+        if width is None or begin + size <= width:
+            line += " " * (begin - used) + text
+            used = begin + size
+            continue
+        if ends_early:
+            break
+        longest_word = max(map(cells, text.split(" ")))
+        if begin + longest_word <= width or begin == _HANGS:
+            # It is broken at blanks, and its lines stand below each other.
+            hangs = begin
+            line += " " * (begin - used)
+        else:
+            # Not even one word fits behind the others, so it has lines of its own.
+            hangs = _HANGS
+            if line:
+                lines.append(line)
+            line = " " * hangs
+        first, *further = wrap_text(text, width - hangs, 0)
+        broken = [line + first]
+        broken += [" " * hangs + part for part in further]
+        lines += broken[:-1]
+        line = broken[-1]
+        used = cells(line)
+    lines.append(line)
     return lines
 
 
@@ -243,26 +284,25 @@ def lined_up(
     Where the columns do not fit, the column of names, `name`, comes last: a long name
     is whole, and moves nothing.
     """
-    sizes = [
-        max(cells(row[i]) for row in rows) if any(row[i] for row in rows[1:]) else 0
-        for i in range(len(rows[0]))
-    ]
-    kept = [i for i, size in enumerate(sizes) if size]
-    fits = (
-        sizes[name] <= NAME
-        if width is None
-        else sum(sizes) + 2 * (len(kept) - 1) <= width
-    )
-    if fits or name not in kept:
+    sizes = {i: max(cells(row[i]) for row in rows) for i in _filled_columns(rows)}
+    if name not in sizes:
         return ragged_lines(rows, right=right, width=width)
-    order = [*(i for i in kept if i != name), name]
+    if width is None:
+        fits = sizes[name] <= NAME
+    else:
+        fits = _table_width(list(sizes.values())) <= width
+    if fits:
+        return ragged_lines(rows, right=right, width=width)
     lines: list[Line] = []
-    for number, row in enumerate(rows):
+    for row in rows:
         text = ""
-        for i in order[:-1]:
-            blanks = " " * (sizes[i] - cells(row[i]))
+        for i, size in sizes.items():
+            if i == name:
+                continue
+            blanks = " " * (size - cells(row[i]))
             text += f"{blanks}{row[i]}  " if i in right else f"{row[i]}{blanks}  "
-        lines.append([(text + row[name], "" if number else "head")])
+        style = "" if lines else "head"
+        lines.append([(text + row[name], style)])
     return lines
 
 
@@ -273,23 +313,33 @@ def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[in
     widest = [max(column) for column in sizes]
     if width is None:
         return [min(size, NAME) for size in widest]
-    most = [
-        size if size <= _LEAST else max(_usual_size(column[1:]), column[0])
-        for column, size in zip(sizes, widest, strict=True)
-    ]
-    room = width - sum(most) - 2 * (len(most) - 1)
-    for i, size in enumerate(widest):
-        more = max(min(size - most[i], width // 2 - most[i], room), 0)
-        most[i], room = most[i] + more, room - more
-    return [min(size, width) for size in most]
+    usual: list[int] = []
+    for column, size in zip(sizes, widest, strict=True):
+        if size <= _LEAST:
+            usual.append(size)
+        else:
+            usual.append(max(_usual_size(column[1:]), column[0]))
+    room = width - _table_width(usual)
+    widths: list[int] = []
+    for size, usual_size in zip(widest, usual, strict=True):
+        # No column takes more than half of the screen from the others.
+        more = max(min(size - usual_size, width // 2 - usual_size, room), 0)
+        room -= more
+        widths.append(min(usual_size + more, width))
+    return widths
 
 
 def _usual_size(sizes: Sequence[int]) -> int:
     """Return the size that three of four sizes do not exceed. Sizes of 0 do not
     count.
     """
-    some = sorted(size for size in sizes if size)
-    return some[(3 * len(some)) // 4 - (len(some) % 4 == 0)] if some else 0
+    filled = sorted(size for size in sizes if size)
+    if not filled:
+        return 0
+    # The largest of three quarters of the sizes, rounded up: of 4 sizes the third, of 5
+    # the fourth.
+    quarters = -(-3 * len(filled) // 4)
+    return filled[quarters - 1]
 
 
 class Written:
@@ -304,7 +354,9 @@ def as_written(text: str) -> str:
     """Return a text with the stand-ins and escapes of what the encoding of stdout
     lacks.
     """
-    return text if Written.form is None or text.isascii() else Written.form(text)
+    if Written.form is None or text.isascii():
+        return text
+    return Written.form(text)
 
 
 def cells(text: str) -> int:
@@ -314,14 +366,14 @@ def cells(text: str) -> int:
     if text.isascii():
         return len(text)
     text = as_written(text)
-    far = [char for char in text if char >= _WIDE]
-    if not far:
+    maybe_wide = [character for character in text if character >= _WIDE]
+    if not maybe_wide:
         return len(text)
-    from unicodedata import (
-        east_asian_width,
-    )  # here: a tenth of what inspect adds to the start
+    # Imported here: it takes a tenth of what inspect adds to the start.
+    from unicodedata import east_asian_width
 
-    return len(text) + sum(east_asian_width(char) in "WF" for char in far)
+    wide = sum(east_asian_width(character) in "WF" for character in maybe_wide)
+    return len(text) + wide
 
 
 def cut(text: str, width: int) -> str:
@@ -347,16 +399,20 @@ def shorten_name(name: str, width: int) -> str:
     if cells(name) <= width:
         return name
     bare = name.lstrip(" ")
-    indent, room = name[: len(name) - len(bare)], width - (len(name) - len(bare))
+    indent = " " * (len(name) - len(bare))
+    room = width - len(indent)
     short = drop_siblings(bare, room)
     if short is not None:
         return indent + short
-    room = max(room - 1, 1)
+    room = max(room - 1, 1)  # one cell for the ellipsis
     kept = bare[-room:]
     while cells(kept) > room:
         kept = kept[1:]
-    behind = kept.partition(".")[2]
-    return f"{indent}…{behind if 2 * cells(behind) >= room else kept}"
+    # It begins at a dot, unless that would throw away more than half of the room.
+    behind_dot = kept.partition(".")[2]
+    if 2 * cells(behind_dot) >= room:
+        kept = behind_dot
+    return f"{indent}…{kept}"
 
 
 def drop_siblings(name: str, width: int) -> str | None:
@@ -367,7 +423,8 @@ def drop_siblings(name: str, width: int) -> str | None:
     inside, _, tail = rest.partition("}")
     items = inside.split(",")
     for count in range(len(items) - 1, 0, -1):
-        short = f"{head}{{{','.join(items[:count])},…}}{tail}"
+        siblings = ",".join(items[:count])
+        short = f"{head}{{{siblings},…}}{tail}"
         if cells(short) <= width:
             return short
     return None
@@ -383,13 +440,17 @@ def fit_file_names(names: Sequence[str], width: int) -> list[str]:
     """
     if max(map(cells, names), default=0) <= width:
         return list(names)
-    is_series = are_series(names)
-    short = short_labels(names) if is_series else names
-    for way in (cut if is_series else _last_folders, cut, _keep_head, _keep_tail):
-        texts = [way(name, width) for name in short]
+    ways = [_last_folders, cut, _keep_head, _keep_tail]
+    short = list(names)
+    if are_series(names):
+        # Labels have no folders to lose.
+        ways.remove(_last_folders)
+        short = short_labels(names)
+    for shorten in ways:
+        texts = [shorten(name, width) for name in short]
         if len(set(texts)) == len(set(names)):
             return texts
-    return list(short)
+    return short
 
 
 def _last_folders(path: str, width: int) -> str:
@@ -408,18 +469,22 @@ def _last_folders(path: str, width: int) -> str:
 
 def _keep_head(text: str, width: int) -> str:
     """The begin of a text, in at most `width` cells."""
-    kept = text
-    while cells(kept) > width - (kept != text):
+    if cells(text) <= width:
+        return text
+    kept = text[:-1]
+    while cells(kept) > width - 1:
         kept = kept[:-1]
-    return kept if kept == text else f"{kept}…"
+    return f"{kept}…"
 
 
 def _keep_tail(text: str, width: int) -> str:
     """The end of a text, in at most `width` cells."""
-    kept = text
-    while cells(kept) > width - (kept != text):
+    if cells(text) <= width:
+        return text
+    kept = text[1:]
+    while cells(kept) > width - 1:
         kept = kept[1:]
-    return kept if kept == text else f"…{kept}"
+    return f"…{kept}"
 
 
 def hanging_lines(
@@ -430,14 +495,17 @@ def hanging_lines(
 
     The indent is the width of the head, unless another is given.
     """
-    size = sum(cells(part) for part, _ in head)
-    indent = size if indent is None else indent
-    # The first line is as if the head were a word of it.
-    first, *more = wrap_text("x" * size + text if text else "", width, indent)
-    return [
-        [*head, (first[size:], style)],
-        *([(" " * indent, ""), (line, style)] for line in more),
-    ]
+    size = line_cells(head)
+    if indent is None:
+        indent = size
+    # Letters stand for the head, so that the text is broken as if the head were a part
+    # of its first word.
+    stand_in = "x" * size if text else ""
+    first, *further = wrap_text(stand_in + text, width, indent)
+    lines: list[Line] = [[*head, (first[size:], style)]]
+    for line in further:
+        lines.append([(" " * indent, ""), (line, style)])
+    return lines
 
 
 def flowing_lines(
@@ -446,39 +514,39 @@ def flowing_lines(
     """Pieces behind `head`, with dots between them, in lines of at most `width` cells;
     no piece that fits is broken.
     """
-    size = sum(cells(part) for part, _ in head)
-    indent = size if indent is None else indent
-    out: list[Line] = []
-    line, used = [*head], size
-    is_new = True
+    used = line_cells(head)
+    if indent is None:
+        indent = used
+    lines: list[Line] = []
+    line = [*head]
+    dot = ""
     for piece in pieces:
-        dot = "" if is_new else " · "
-        if (
-            width is not None
-            and not (is_new and out)
-            and used + cells(dot + piece) > width
-            and used > indent
-        ):
-            out.append(line)
-            line, used, dot, is_new = [(" " * indent, "")], indent, "", True
-        if width is not None and used + cells(dot + piece) > width:
-            *lines, line = hanging_lines(line, piece, width, indent)
-            out += lines
+        needed = used + cells(dot + piece)
+        # A line that has nothing but its indent is not ended: a piece that does not fit
+        # there fits nowhere.
+        if width is not None and needed > width and used > indent:
+            lines.append(line)
+            line, dot = [(" " * indent, "")], ""
+            needed = indent + cells(piece)
+        if width is not None and needed > width:
+            *broken, line = hanging_lines(line, piece, width, indent)
+            lines += broken
         else:
             line.append((dot + piece, ""))
-        used = sum(cells(part) for part, _ in line)
-        is_new = False
-    return [*out, line]
+        used = line_cells(line)
+        dot = " · "
+    return [*lines, line]
 
 
 def height_of(lines: Sequence[Line], width: int | None) -> int:
     """The rows that lines take on a screen, which breaks those that are too long."""
     if width is None:
         return len(lines)
-    return sum(
-        max(-(-sum(cells(text) for text, _ in line) // max(width, 1)), 1)
-        for line in lines
-    )
+    height = 0
+    for line in lines:
+        rows = -(-line_cells(line) // max(width, 1))  # rounded up
+        height += max(rows, 1)
+    return height
 
 
 def pasted_line(command: str, width: int | None, indent: int = 2) -> Line:
@@ -507,8 +575,33 @@ def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
     """A line broken at blanks to fit `width`, with its styles; the lines after the
     first are indented.
     """
-    if width is None or sum(cells(text) for text, _ in line) <= width:
+    if width is None or line_cells(line) <= width:
         return [[(text.replace(_KEPT, " "), style) for text, style in line]]
+    lines: list[Line] = [[]]
+    used = blanks = 0
+    for number, word in enumerate(_styled_words(line)):
+        if number:
+            blanks += 1
+        size = line_cells(word)
+        if not size:
+            # Several blanks stand between two columns. They are counted here, and
+            # written before the next word, unless it begins a line.
+            continue
+        if used and used + blanks + size > width:
+            lines.append([(" " * indent, "")])
+            used, blanks = indent, 0
+        if blanks:
+            lines[-1].append((" " * blanks, ""))
+        lines[-1] += word
+        used += blanks + size
+        blanks = 0
+    return lines
+
+
+def _styled_words(line: Line) -> list[Line]:
+    """The words between the blanks of a line. A word may have parts of several styles,
+    or none between two blanks.
+    """
     words: list[Line] = [[]]
     for text, style in line:
         for number, part in enumerate(text.split(" ")):
@@ -516,20 +609,7 @@ def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
                 words.append([])
             if part:
                 words[-1].append((part.replace(_KEPT, " "), style))
-    out: list[Line] = [[]]
-    used = blanks = 0
-    for number, word in enumerate(words):
-        blanks += bool(number)
-        size = sum(cells(text) for text, _ in word)
-        if not size:
-            # more blanks: between columns they stay, at the begin of a line they do not
-            continue
-        if used and used + blanks + size > width:
-            out.append([(" " * indent, "")])
-            used, blanks = indent, 0
-        out[-1] += [(" " * blanks, ""), *word] if blanks else word
-        used, blanks = used + blanks + size, 0
-    return out
+    return words
 
 
 def wrap_text(text: str, width: int | None, indent: int = 2) -> list[str]:
@@ -546,7 +626,9 @@ def _break_text(text: str, width: int | None, indent: int) -> list[str]:
         return [text]
     lines: list[str] = []
     for word in text.split(" "):
-        room = width - (indent if len(lines) > 1 else 0)
+        room = width
+        if len(lines) > 1:
+            room -= indent
         if lines and cells(lines[-1]) + 1 + cells(word) <= room:
             lines[-1] += f" {word}"
         elif word or not lines:  # blanks between columns do not begin a line
@@ -566,13 +648,12 @@ def findings_lines(findings: Sequence[Finding], width: int | None) -> list[Line]
     """Findings, broken to fit `width`, their texts below each other. Commands stay
     whole.
     """
-    size = max(
-        (len(finding.code) for finding in findings if len(finding.code) <= _CODES),
-        default=6,
-    )
-    return [
-        line for finding in findings for line in finding_lines(finding, width, size)
-    ]
+    sizes = [len(finding.code) for finding in findings]
+    size = max((size for size in sizes if size <= _CODES), default=6)
+    lines: list[Line] = []
+    for finding in findings:
+        lines += finding_lines(finding, width, size)
+    return lines
 
 
 def finding_lines(finding: Finding, width: int | None, size: int = 0) -> list[Line]:
@@ -580,11 +661,8 @@ def finding_lines(finding: Finding, width: int | None, size: int = 0) -> list[Li
     least.
     """
     indent = (size or len(finding.code)) + 4
-    head: Line = [
-        ("! ", ""),
-        (finding.code, finding.level),
-        (" " * max(size - len(finding.code), 0) + "  ", ""),
-    ]
+    blanks = max(size - len(finding.code), 0) + 2
+    head: Line = [("! ", ""), (finding.code, finding.level), (" " * blanks, "")]
     lines = hanging_lines(head, safe_sentence(finding.message), width, indent)
     return lines + follow_lines(finding, width, indent)
 
@@ -593,9 +671,8 @@ def follow_lines(finding: Finding, width: int | None, indent: int) -> list[Line]
     """The consequence of a finding and the command that helps, which stays whole."""
     lines: list[Line] = []
     if finding.consequence is not None:
-        lines += hanging_lines(
-            [(" " * indent, "")], safe_sentence(finding.consequence), width
-        )
+        head: Line = [(" " * indent, "")]
+        lines += hanging_lines(head, safe_sentence(finding.consequence), width)
     if finding.hint is not None:
         lines.append(pasted_line(finding.hint, width, indent))
     return lines
@@ -627,24 +704,28 @@ def table_lines(
     if tsv:
         if header:
             yield "\t".join(head)
-        risky = re.compile(f"(?:^|\t){FORMULA}")
+        # One search in the whole line: hardly any row needs a look at each of its
+        # cells, and there may be a million rows.
+        formula_cell = re.compile(f"(?:^|\t){FORMULA}")
         for row in rows:
             line = "\t".join(row)
-            yield "\t".join(map(_cell_text, head, row)) if risky.search(line) else line
+            if formula_cell.search(line):
+                line = "\t".join(map(_cell_text, head, row))
+            yield line
         return
     from tabulate import tabulate
 
+    body = [list(row) for row in rows]
     if table == "tsv":
-        rows = ([*map(_cell_text, head, row)] for row in rows)
+        body = [list(map(_cell_text, head, row)) for row in body]
     elif table in ("github", "pipe"):
-        head, rows = (
-            [*map(_markdown_cell, head)],
-            ([*map(_markdown_cell, row)] for row in rows),
-        )
+        head = list(map(_markdown_cell, head))
+        body = [list(map(_markdown_cell, row)) for row in body]
     elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
-        rows = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+        # These formats draw `|` between their columns.
+        body = [[cell.replace("|", "\\|") for cell in row] for row in body]
     text: str = tabulate(
-        [*rows],
+        body,
         headers=head if header else (),
         tablefmt=table or "plain",
         disable_numparse=True,
@@ -653,7 +734,9 @@ def table_lines(
 
 
 def _cell_text(column: str, text: str) -> str:
-    return text if column in _OWN else show_cell(text, name=column in _NAMES)
+    if column in _OWN:
+        return text
+    return show_cell(text, name=column in _NAMES)
 
 
 def _markdown_cell(text: str) -> str:
@@ -662,8 +745,11 @@ def _markdown_cell(text: str) -> str:
     """
     if re.fullmatch(_NO_MARKUP, text) and "www." not in text.lower():
         return text
+    # Markdown ends code at as many backticks as began it, so there is one more than the
+    # text holds in a row. Then a blank keeps them apart from those of the text.
     longest = max(map(len, re.findall("`+", text)), default=0)
-    fence, pad = "`" * (longest + 1), " " if longest else ""
+    fence = "`" * (longest + 1)
+    pad = " " if longest else ""
     return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
 
 
@@ -681,17 +767,17 @@ def talk_lines(text: str, hint: str | None, width: int | None) -> list[str]:
         return _text_lines(line, width)
     command = re.search(_COMMAND, hint)
     if command is None:
-        return _text_lines(
-            f"{text} {whole(f'({hint})') if 2 * cells(hint) <= width else f'({hint})'}",
-            width,
-        )
+        in_brackets = f"({hint})"
+        if 2 * cells(hint) <= width:
+            in_brackets = whole(in_brackets)
+        return _text_lines(f"{text} {in_brackets}", width)
     lines = _text_lines(text, width)
     if command.start():
-        lead = hanging_lines(
-            [(" " * _INDENT, "")], hint[: command.start()].rstrip(), width
-        )
-        lines += plain_text(lead).splitlines()
-    return lines + plain_text([pasted_line(command[0], width, _INDENT)]).splitlines()
+        introduction = hint[: command.start()].rstrip()
+        hung = hanging_lines([(" " * _INDENT, "")], introduction, width)
+        lines += plain_text(hung).splitlines()
+    pasted = pasted_line(command[0], width, _INDENT)
+    return lines + plain_text([pasted]).splitlines()
 
 
 def _text_lines(text: str, width: int | None) -> list[str]:

@@ -21,7 +21,7 @@ from ckpt.commands.inspect.text import inspect_lines
 from ckpt.evidence.survey import Survey
 from ckpt.formats.common import pickled
 from ckpt.model.checkpoint import Checkpoint, Entries, keys_at, looks_of, names_of
-from ckpt.model.columns import Column, looks, parts
+from ckpt.model.columns import Column, row_looks, row_parts
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 
@@ -99,7 +99,7 @@ def test_a_tensor_outside_of_a_column_is_seen_to_share_memory_with_one_inside(
         torch.save(thing, path)
         tensors = opened(path, monkeypatch, 0).tensors
         assert (
-            sum(len(part) for part in parts(tensors) if isinstance(part, Entries))
+            sum(len(part) for part in row_parts(tensors) if isinstance(part, Entries))
             > 3_000
         )
         assert shared(path, monkeypatch) == codes
@@ -122,9 +122,9 @@ def test_looks_have_what_the_tensors_have(
     checkpoint = opened(tmp_path / "a.pth", monkeypatch, 0)
     alike = looks_of(checkpoint.tensors)
     names, keys = names_of(checkpoint.tensors), keys_at(checkpoint.tensors, 2)
-    storages = looks(checkpoint.storages)
+    storages = row_looks(checkpoint.storages)
     assert not any(
-        part.made for part in parts(checkpoint.tensors) if isinstance(part, Column)
+        part.made for part in row_parts(checkpoint.tensors) if isinstance(part, Column)
     ), "asks for no row"
     for entry, look, name, key in zip(
         checkpoint.tensors, alike, names, keys, strict=True
@@ -145,7 +145,7 @@ def test_text_of_a_large_state_makes_no_tensor_of_a_column(
     survey = Survey(opened(tmp_path / "a.pth", monkeypatch, 0))
     inspect_lines(inspect(survey), width=100, height=30)
     get(survey, ["blocks.300.attn.bias"], Limits())
-    columns = [part for part in parts(survey.tensors) if isinstance(part, Entries)]
+    columns = [part for part in row_parts(survey.tensors) if isinstance(part, Entries)]
     assert sum(map(len, columns)) > 1_900
     assert sum(len(part.made) + len(part.tensors.made) for part in columns) <= 2
 
