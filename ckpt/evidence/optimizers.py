@@ -36,7 +36,7 @@ LOST_STATE = "ckpt_lost"
 
 
 class Optimizer(NamedTuple):
-    """The state of one optimizer. It has `parameters` parameters, and `with_state` of them have state."""
+    """The state of one optimizer. It has `parameters` parameters, and `with_state` of them have their state."""
 
     family: str | None
     parameters: int
@@ -46,6 +46,8 @@ class Optimizer(NamedTuple):
     """False where it has no state and is of a kind that has some after its first step."""
     is_plain_sgd: bool = False
     """True for SGD without momentum, which never has state."""
+    lost: int = 0
+    """Parameters whose state `ckpt salvage` could not save, or only a part of it."""
 
 
 def optimizer_facts(section: Section) -> Optimizer | None:
@@ -73,7 +75,10 @@ def optimizer_facts(section: Section) -> Optimizer | None:
         if rate is not None and rate not in rates:
             rates.append(rate)
     family = next((name for needed, name in _FAMILIES if needed <= names), None)
-    return Optimizer(family, parameters, len(states), tuple(rates), begins or not parameters, is_plain)
+    gone = {str(key) for key in look(parts.get(LOST_STATE)).children if type(key) in (int, str)}
+    whole = sum(str(key) not in gone for key, _ in states)
+    begun = begins or not parameters
+    return Optimizer(family, parameters, whole, tuple(rates), begun, is_plain, len(gone))
 
 
 def parts_of(node: Node) -> dict[str | int, Node]:

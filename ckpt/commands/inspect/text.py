@@ -489,6 +489,8 @@ def _part_text(
             return f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
         nothing = "no state yet" if facts.has_begun else "no step taken yet"
         kind = nothing if not facts.with_state else facts.family or "with state"
+        if facts.lost and not facts.with_state:
+            kind = facts.family or "with state"
         verb = "has" if facts.parameters == 1 else "have"
         below = f"{part.name}.param_groups." if part.name else "param_groups."
         gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
@@ -496,6 +498,8 @@ def _part_text(
         if "params" in gone:
             count = f"at least {counted_noun(max(facts.parameters, facts.with_state), 'parameter')}"
         text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
+        if facts.lost:
+            text += f", that of {facts.lost:,} is lost"
         if (
             not facts.parameters and facts.with_state and "params" not in gone
         ):  # Megatron keeps the parameters' states elsewhere
