@@ -103,7 +103,7 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
             raise UsageError(f"ckpt reads {read.traits.label} and does not write it", path=path)
         hint = "--format " + " or --format ".join(formats)
         if endings:
-            outs = [pasted_path(path + ending) for ending in endings]
+            outs = [pasted_path(path.rstrip("/") + ending) for ending in endings]
             hint = " or ".join(f"-o {out}" for out in outs if out is not None)
         problem = (
             "the ending names no format" if path else "--format is missing: a folder of results names none"

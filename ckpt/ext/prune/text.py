@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from ckpt.ext.prune.report import PruneReport, PruneRow
 from ckpt.model.text import counted_noun, shown_apart, size_text
-from ckpt.surface.text.lines import Column, Line, cells, column_lines, narrow_columns, wrap_text
+from ckpt.surface.text.lines import (
+    Column,
+    Line,
+    cells,
+    column_lines,
+    given_up_lines,
+    narrow_columns,
+    wrap_text,
+)
 
 _HEADS = (
     Column("NAME", gives_way=True, is_file=True, least=24),
@@ -30,8 +38,8 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     whys = ["; ".join(row.why if row.problem is None else (row.problem,)) for row in rows]
     least = min(max(map(cells, whys), default=0), _LEAST)
     room = None if width is None else max(width - 2 - least, 0)
-    heads, texts = narrow_columns(heads, [[row[i] for i in kept] for row in table], room)
-    first, *lines = column_lines(heads, texts, width=room)
+    shown, texts = narrow_columns(heads, [[row[i] for i in kept] for row in table], room)
+    first, *lines = column_lines(shown, texts, width=room)
     out: list[Line] = [[*first, ("  WHY", "head")]]
     for line, why, row in zip(lines, whys, rows, strict=True):
         text, _ = line[-1]
@@ -40,7 +48,7 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
         begin, *more = wrap_text(why, None if width is None else max(width - indent, least), 0)
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + part, "")] for part in more]
-    return out
+    return out + given_up_lines(heads, shown, width, "--json")
 
 
 def _cells(row: PruneRow) -> list[str]:

@@ -60,12 +60,17 @@ def narrow_columns(
     return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
-def given_up_lines(heads: Sequence[Column], kept: Sequence[Column], width: int | None) -> list[Line]:
-    """The line below a table that names the columns for which the screen has no room; no line where all are shown."""
+def given_up_lines(
+    heads: Sequence[Column], kept: Sequence[Column], width: int | None, form: str = "--tsv"
+) -> list[Line]:
+    """The line below a table that names the columns for which the screen has no room.
+
+    `form` is the option that prints all of them. No line where all are shown.
+    """
     names = [head.name for head in heads if head not in kept]
     if not names:
         return []
-    return hanging_lines([], f"… no room for {', '.join(names)} (--tsv, or a wider screen)", width, 2, "dim")
+    return hanging_lines([], f"… no room for {', '.join(names)} ({form}, or a wider screen)", width, 2, "dim")
 
 
 def _columns_with_cells(
@@ -398,13 +403,23 @@ def whole(text: str) -> str:
     return text.replace(" ", _KEPT)
 
 
+_TOGETHER = re.compile(
+    r"(?:\d(?= (?:[%×]|[KMGT]i?B\b|B\b))|(?:^|(?<=[ (]))(?:-o|--[a-z][a-z-]*)(?= [^ -])) "
+)
+"""A number and its unit, an option and its value: the blank between them is no place to break a line."""
+
+
+def _keep_together(text: str) -> str:
+    return _TOGETHER.sub(lambda found: found[0][:-1] + _KEPT, text)
+
+
 def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
     """A line broken at blanks to fit `width`, with its styles; the lines after the first are indented."""
     if width is None or sum(cells(text) for text, _ in line) <= width:
         return [[(text.replace(_KEPT, " "), style) for text, style in line]]
     words: list[Line] = [[]]
     for text, style in line:
-        for number, part in enumerate(text.split(" ")):
+        for number, part in enumerate(_keep_together(text).split(" ")):
             if number:
                 words.append([])
             if part:
@@ -436,7 +451,7 @@ def _break_text(text: str, width: int | None, indent: int) -> list[str]:
     if width is None or cells(text) <= width:
         return [text]
     lines: list[str] = []
-    for word in text.split(" "):
+    for word in _keep_together(text).split(" "):
         room = width - (indent if len(lines) > 1 else 0)
         if lines and cells(lines[-1]) + 1 + cells(word) <= room:
             lines[-1] += f" {word}"

@@ -46,3 +46,12 @@ def test_a_short_hint_is_not_broken_and_a_long_one_is() -> None:
         "ckpt: index.pth: a pointer (one two",
         "      three four five)",
     ]
+
+
+def test_a_value_stays_with_its_option_and_a_unit_with_its_number() -> None:
+    text = "ckpt: m: the ending names no format"
+    hint = "-o out.pth or -o out.safetensors, of at most 30 % or 12 GiB of --dtype float16"
+
+    for width in range(30, 100):
+        for line in talk_lines(text, hint, width):
+            assert not line.endswith((" -o", "(-o", " 30", " 12", " --dtype")), width
