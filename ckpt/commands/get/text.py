@@ -63,6 +63,8 @@ def content_lines(path: str, label: str, items: Sequence[Item], width: int | Non
     """Return the top of a checkpoint: each name with its type, its tensors and their bytes."""
     head: Line = [(show(path, None), "head"), ("  ", "")]
     rows = []
+    if len(items) > CHILDREN:  # the few values come before the many tensors
+        items = sorted(items, key=lambda item: look(item.node).kind == "tensor")
     for item in items:
         view = look(item.node)
         text = _leaf_text(item.node, view)

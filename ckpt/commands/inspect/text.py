@@ -35,6 +35,7 @@ from ckpt.surface.text.lines import (
     Line,
     cells,
     cut,
+    expression_lines,
     findings_lines,
     flowing_lines,
     follow_lines,
@@ -394,7 +395,7 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
             *hanging_lines(head, f"weights_only refuses {safe_sentence(reasons)}. {advice}:", width),
             pasted_line(way.command, width, indent),
             *hanging_lines([(" " * indent, "")], trust, width),
-            pasted_line(load.expression, width, indent),
+            *expression_lines(load.expression, width, indent),
         ]
     if load.expression is None:
         runs = any(row.code == "code-inside" for row in report.findings)
@@ -407,8 +408,9 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
         verdict = _verdict_text(report)
         out = hanging_lines(head, verdict, width, style="good" if verdict.startswith("safe") else "")
         if load.model is not None:
-            out += [pasted_line(load.model, width, indent), [(" " * indent + "or its tensors alone:", "")]]
-        out.append(pasted_line(load.expression, width, indent))
+            out += expression_lines(load.model, width, indent)
+            out.append([(" " * indent + "or its tensors alone:", "")])
+        out += expression_lines(load.expression, width, indent)
     if way is None:
         return out
     if way.command is None:

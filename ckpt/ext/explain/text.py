@@ -9,7 +9,13 @@ from ckpt.commands.inspect.numbering import numbering_lines
 from ckpt.ext.explain import Explanation, Page
 from ckpt.ext.explain.case import Answer, Shapes, Statement
 from ckpt.model.text import and_more, show
-from ckpt.surface.text.lines import Line, hanging_lines, lined_up, pasted_line, wrap_text
+from ckpt.surface.text.lines import (
+    Line,
+    expression_lines,
+    hanging_lines,
+    lined_up,
+    wrap_text,
+)
 
 _WIDEST = 100
 """Columns beyond which a paragraph is hard to read."""
@@ -130,7 +136,7 @@ def _statement_lines(statement: Statement, narrow: int, width: int | None) -> li
     if len(statement.names) > _MOST_NAMES:
         out.append([(f"  and {len(statement.names) - _MOST_NAMES:,} more (--json lists all)", "")])
     if statement.command is not None:
-        out.append(pasted_line(statement.command, width))
+        out += expression_lines(statement.command, width)
     return out
 
 
