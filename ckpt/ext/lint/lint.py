@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
-from typing import cast
 
 from ckpt.bytes.far import is_url
 from ckpt.commands.inspect.inspect import inspect
@@ -17,7 +16,7 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import Failure
-from ckpt.model.findings import LEVELS, Finding, Gate, Level, Plan, Rules, order
+from ckpt.model.findings import LEVELS, Finding, Gate, Plan, Rules, order
 from ckpt.model.names import count_endings
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
@@ -133,7 +132,7 @@ class FileReport(NamedTuple):
             return False
         if level not in LEVELS:
             return True  # of another release: nothing makes it any more
-        finding = Finding(code, "", raised=cast(Level, level))
+        finding = Finding(code, "", raised=level)
         return any(self.gate.kept(self.path, [finding]))
 
     def to_json(self) -> dict[str, Json]:
