@@ -1,4 +1,6 @@
-"""Errors on a terminal: broken at words, with the command that helps whole and on a line of its own."""
+"""Errors on a terminal: broken at words, with the command that helps whole and on a
+line of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ TEXT = "ckpt: hostile.pth: loading the result would run posix.system('echo')"
 
 
 def test_what_fits_is_one_line_and_so_is_all_in_a_pipe() -> None:
-    hint = "--keep-code writes it; for the weights alone: ckpt slim hostile.pth -o hostile.slim.pth"
+    hint = (
+        "--keep-code writes it; for the weights alone: ckpt slim hostile.pth -o "
+        "hostile.slim.pth"
+    )
 
     assert talk_lines(TEXT, hint, None) == [f"{TEXT} ({hint})"]
     assert talk_lines(TEXT, None, 80) == [TEXT]
@@ -53,7 +58,9 @@ def test_a_short_hint_is_not_broken_and_a_long_one_is() -> None:
 
 def test_a_value_stays_with_its_option_and_a_unit_with_its_number() -> None:
     text = "ckpt: m: the ending names no format"
-    hint = "-o out.pth or -o out.safetensors, of at most 30 % or 12 GiB of --dtype float16"
+    hint = (
+        "-o out.pth or -o out.safetensors, of at most 30 % or 12 GiB of --dtype float16"
+    )
 
     for width in range(30, 100):
         for line in talk_lines(text, hint, width):
@@ -62,11 +69,16 @@ def test_a_value_stays_with_its_option_and_a_unit_with_its_number() -> None:
 
 EXPRESSIONS = (
     'torch.load("a.pt", map_location="cpu")["model"]',
-    'transformers.Qwen2ForCausalLM.from_pretrained("hub/models--a--b/snapshots/' + "f0" * 20 + '")',
+    'transformers.Qwen2ForCausalLM.from_pretrained("hub/models--a--b/snapshots/'
+    + "f0" * 20
+    + '")',
     '{k: v for shard in ["m-1.safetensors", "m (2), \\"x\\".safetensors"]'
     ' for k, v in safetensors.torch.load_file("some folder/of/" + shard).items()}',
     'peft.PeftModel.from_pretrained(base, "lora/out")  # base is "Qwen2-tiny-instruct"',
-    'torch.load(io.BytesIO(open("a/b/c.pth", "rb").read()[12:]), weights_only=False)["a"]["b"]',
+    (
+        'torch.load(io.BytesIO(open("a/b/c.pth", "rb").read()[12:]), '
+        'weights_only=False)["a"]["b"]'
+    ),
     "torch.load('it is quoted/otherwise, and/long', map_location='cpu')",
 )
 
