@@ -44,7 +44,7 @@ lost. torch ignores it.
 
 class Optimizer(NamedTuple):
     """The state of one optimizer. It has `parameters` parameters, and `with_state` of
-    them have state.
+    them have their state.
     """
 
     family: str | None
@@ -57,6 +57,8 @@ class Optimizer(NamedTuple):
     """
     is_plain_sgd: bool = False
     """True for SGD without momentum, which never has state."""
+    lost: int = 0
+    """Parameters whose state `ckpt salvage` could not save, or only a part of it."""
 
 
 def optimizer_facts(section: Section) -> Optimizer | None:
@@ -85,13 +87,19 @@ def optimizer_facts(section: Section) -> Optimizer | None:
     is_plain_sgd = (
         bool(groups) and not states and all(_is_plain_sgd(group) for group in groups)
     )
+    lost_keys = {
+        str(key)
+        for key in look(parts.get(LOST_STATE)).children
+        if type(key) in (int, str)
+    }
     return Optimizer(
         _family_of(states),
         parameters,
-        len(states),
+        sum(str(key) not in lost_keys for key, _ in states),
         tuple(rates),
         has_begun=bool(states) or may_have_begun or not parameters,
         is_plain_sgd=is_plain_sgd,
+        lost=len(lost_keys),
     )
 
 

@@ -30,7 +30,7 @@ from ckpt.model.errors import (
     UnsupportedError,
 )
 from ckpt.model.limits import Limits
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _SMALL = 1 << 20
 
@@ -436,7 +436,17 @@ def _directory_error(folder: Location) -> CkptError:
             ),
             hint=f"name one, such as {files[0]}",
         )
-    return _steps_error(folder) or UnsupportedError("a directory without a checkpoint")
+    steps = _steps_error(folder)
+    if steps is not None:
+        return steps
+    if any(name.endswith("/") for name in folder.names()):
+        # Only the folder itself was looked at, and runs often keep theirs one below.
+        pasted = pasted_path(folder.name)
+        return UnsupportedError(
+            "no checkpoint lies right in this directory",
+            hint=None if pasted is None else f"ckpt ls {pasted} looks below it",
+        )
+    return UnsupportedError("a directory without a checkpoint")
 
 
 _NUMBERED = re.compile(

@@ -121,7 +121,7 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
             )
         hint = "--format " + " or --format ".join(formats)
         if endings:
-            outs = [pasted_path(path + ending) for ending in endings]
+            outs = [pasted_path(path.rstrip("/") + ending) for ending in endings]
             hint = " or ".join(f"-o {out}" for out in outs if out is not None)
         problem = (
             "the ending names no format"

@@ -30,7 +30,7 @@ def test_family(fields: tuple[str, ...], family: str, tmp_path: Path) -> None:
     }
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
         (section,) = Survey(checkpoint).sections
-        assert optimizer_facts(section) == (family, 2, 1, (0.1,), True, False)
+        assert optimizer_facts(section) == (family, 2, 1, (0.1,), True, False, 0)
 
 
 def test_a_rate_that_no_float_holds(tmp_path: Path) -> None:
@@ -42,4 +42,4 @@ def test_a_rate_that_no_float_holds(tmp_path: Path) -> None:
     }
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
         (section,) = Survey(checkpoint).sections
-        assert optimizer_facts(section) == (None, 2, 0, (1.0,), True, False)
+        assert optimizer_facts(section) == (None, 2, 0, (1.0,), True, False, 0)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.commands.convert.api import convert
+from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.writing import with_format
 from ckpt.surface.cli.results import rewrite_paths, split_options
@@ -30,13 +31,14 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt convert train.pth --plain -o train.plain.pth
     """
     options, own = split_options("convert", paths, keywords)
-    places = with_format(
-        options.places,
-        own["format"],
-        own["shard_size"],
-        plain=own["plain"],
-        with_config=own["with_config"],
-    )
+    with with_folder_hint(paths[0] if paths else None, options.places.out):
+        places = with_format(
+            options.places,
+            own["format"],
+            own["shard_size"],
+            plain=own["plain"],
+            with_config=own["with_config"],
+        )
     own["model"] = model_of(own["model"], own.pop("arg"))
     return rewrite_paths(
         paths, partial(convert, **own), options._replace(places=places)

@@ -82,6 +82,8 @@ def content_lines(
     bytes.
     """
     rows: list[tuple[str, str]] = []
+    if len(items) > CHILDREN:  # the few values come before the many tensors
+        items = sorted(items, key=lambda item: look(item.node).kind == "tensor")
     for item in items:
         view = look(item.node)
         text = _leaf_text(item.node, view)

@@ -43,6 +43,7 @@ from ckpt.surface.text.lines import (
     Line,
     cells,
     cut,
+    expression_lines,
     findings_lines,
     flowing_lines,
     follow_lines,
@@ -542,7 +543,7 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
             ),
             pasted_line(way.command, width, indent),
             *hanging_lines([(" " * indent, "")], trust, width),
-            pasted_line(load.expression, width, indent),
+            *expression_lines(load.expression, width, indent),
         ]
     if load.expression is None:
         runs = any(row.code == "code-inside" for row in report.findings)
@@ -560,11 +561,9 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
             head, verdict, width, style="good" if verdict.startswith("safe") else ""
         )
         if load.model is not None:
-            out += [
-                pasted_line(load.model, width, indent),
-                [(" " * indent + "or its tensors alone:", "")],
-            ]
-        out.append(pasted_line(load.expression, width, indent))
+            out += expression_lines(load.model, width, indent)
+            out.append([(" " * indent + "or its tensors alone:", "")])
+        out += expression_lines(load.expression, width, indent)
     if way is None:
         return out
     if way.command is None:
@@ -665,6 +664,8 @@ def _part_text(
             return f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
         nothing = "no state yet" if facts.has_begun else "no step taken yet"
         kind = nothing if not facts.with_state else facts.family or "with state"
+        if facts.lost and not facts.with_state:
+            kind = facts.family or "with state"
         verb = "has" if facts.parameters == 1 else "have"
         below = f"{part.name}.param_groups." if part.name else "param_groups."
         gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
@@ -675,6 +676,8 @@ def _part_text(
                 f"{counted_noun(max(facts.parameters, facts.with_state), 'parameter')}"
             )
         text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
+        if facts.lost:
+            text += f", that of {facts.lost:,} is lost"
         if (
             not facts.parameters and facts.with_state and "params" not in gone
         ):  # Megatron keeps the parameters' states elsewhere

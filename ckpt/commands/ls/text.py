@@ -63,6 +63,8 @@ FINDINGS.
 """
 _LEAST_LABEL = 24
 """The same, of a label in a series."""
+_BELOW = 4
+"""Cells before a reason that stands below its row."""
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
 
 
@@ -199,6 +201,12 @@ def _table_lines(
             out.append(line)
             continue
         indent = sum(cells(text) for text, _ in line) + 2
+        if row.error is not None and width is not None and indent + cells(cell) > width:
+            # A reason beside a long name would be a column of single words.
+            out.append(line)
+            reason = wrap_text(cell, max(width - _BELOW, least), 0)
+            out += [[(" " * _BELOW + text, "")] for text in reason]
+            continue
         begin, *more = wrap_text(
             cell, None if width is None else max(width - indent, least), 0
         )

@@ -510,22 +510,21 @@ def without_documents(
 
 
 def _document_leftover(checkpoint: Checkpoint, key: str, node: Node) -> Leftover:
-    """The row of a document that does not go along, with the option that carries it
-    along.
-    """
+    """The row of a document that does not go along, and what a loader needs of it."""
     file = documents_of(checkpoint).get(key, "")
-    hint = (
-        f"ckpt slim --with-config keeps {show(file, 80)}"
-        if file.endswith("config.json")
-        else None
-    )
+    is_config = file.endswith("config.json")
+    hint = f"{_OTHER_HINT} {show(file, 80)}" if is_config else None
     return Leftover(key, brief_text(node, 60), hint=hint, is_value=True)
+
+
+_OTHER_HINT = "transformers also needs"
+"""The hint of commands that carry no document along."""
 
 
 def with_own_option(rows: Iterable[Leftover]) -> tuple[Leftover, ...]:
     """The rows for a command that takes --with-config itself."""
     return tuple(
-        row._replace(hint=row.hint.replace("ckpt slim --with-config", "--with-config"))
+        row._replace(hint=row.hint.replace(_OTHER_HINT, "--with-config keeps"))
         if row.hint
         else row
         for row in rows

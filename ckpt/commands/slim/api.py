@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.commands.rewriting.report import RewriteReport, with_own_option
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.hooks import load_hook
@@ -93,6 +93,7 @@ def slim(
         )
         report = moved_report(in_stages(survey, stages), to, limits, options.format)
         report = with_kept_prefixes(report, limits)
+        report = report._replace(left_out=with_own_option(report.left_out))
         if options.format is None:
             return report
         return as_format_of(report, options.format, limits)

@@ -18,6 +18,7 @@ from ckpt.ext.adapters.reader import Adapter, read_adapter
 from ckpt.model.errors import UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
+from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import (
     Texts,
     doubt_lines,
@@ -111,7 +112,8 @@ def merge(
             at_hand(base, options.limits, plugins=options.plugins)
         )
         if options.format is None:
-            options = with_last(options, opened.checkpoint)
+            with with_folder_hint(opened.path, options.out):
+                options = with_last(options, opened.checkpoint)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job(

@@ -66,6 +66,12 @@ def find_page(text: str) -> Page | None:
     return None
 
 
+_NO_PAGE = (
+    "all codes and messages are listed by ckpt explain;"
+    " with a file behind it, ckpt says what is in the file"
+)
+
+
 def no_page(text: str) -> UsageError:
     """The error that no page answers a text, with the nearest pages."""
     near = _nearest_pages(
@@ -73,9 +79,7 @@ def no_page(text: str) -> UsageError:
     )
     return UsageError(
         f"{show(_last_line(text), 60)}: no page for this",
-        hint=f"the nearest: {near}"
-        if near
-        else "with a file behind it, ckpt says what is in the file",
+        hint=f"the nearest: {near}" if near else _NO_PAGE,
     )
 
 

@@ -11,9 +11,9 @@ from ckpt.ext.explain.case import Answer, Shapes, Statement
 from ckpt.model.text import and_more, show
 from ckpt.surface.text.lines import (
     Line,
+    expression_lines,
     hanging_lines,
     lined_up,
-    pasted_line,
     wrap_text,
 )
 
@@ -171,7 +171,7 @@ def _statement_lines(
             ]
         )
     if statement.command is not None:
-        out.append(pasted_line(statement.command, width))
+        out += expression_lines(statement.command, width)
     return out
 
 

@@ -178,9 +178,13 @@ def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> R
     return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
 
 
-def _file_report(path: str, gate: FileGate, findings: Sequence[Finding]) -> FileReport:
+def _file_report(
+    path: str, gate: FileGate, findings: Sequence[Finding], *, values: bool = False
+) -> FileReport:
     kept, switched_off = gate.kept(path, findings)
-    return FileReport(path, kept, switched_off=switched_off)
+    return FileReport(
+        path, kept, switched_off=switched_off, gate=gate, has_values=values
+    )
 
 
 def _lint_file(
@@ -218,8 +222,7 @@ def _judged_survey(
     """
     from ckpt.ext.lint.lint import lint as job
 
-    report = _file_report(
-        path, gate, job(survey, values=values, plan=looking.plan(survey))
-    )
+    findings = job(survey, values=values, plan=looking.plan(survey))
+    report = _file_report(path, gate, findings, values=values)
     survey.checkpoint.check_unchanged()
     return report

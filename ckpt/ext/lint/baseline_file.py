@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
@@ -44,19 +44,22 @@ class Baseline:
         return report._replace(files=tuple(rows), baseline=self.path, stale=stale)
 
     def renewed(self, report: LintReport) -> Baseline:
-        """Return the baseline that holds the findings of a report, and the entries of
-        files that are not in it.
+        """Return the baseline that holds the findings of a report, and what it could
+        not see.
+
+        These are the entries of files that are not in it, and of findings that its
+        rules leave out or that only values of tensors show.
         """
         current = [
             entry_of(self._relative(row), finding)
             for row in report.files
             for finding in row.findings
         ]
-        looked = {self._relative(row) for row in report.files if row.error is None}
+        looked = self._rows_that_were_read(report.files)
         others = [
             entry
             for entry in self._entries
-            if entry.path not in looked and self._is_there(entry)
+            if self._is_there(entry) and not _is_judged(entry, looked)
         ]
         return Baseline(self.path, [*others, *current])
 
@@ -73,13 +76,19 @@ class Baseline:
             for row in files
             for finding in (*row.findings, *row.switched_off)
         }
-        read = {self._relative(row) for row in files if row.error is None}
+        looked = self._rows_that_were_read(files)
         return [
             entry
             for entry in self._entries
             if entry.key not in current
-            and (entry.path in read or not self._is_there(entry))
+            and (_is_judged(entry, looked) or not self._is_there(entry))
         ]
+
+    def _rows_that_were_read(
+        self, files: Sequence[FileReport]
+    ) -> dict[str, FileReport]:
+        """Map the paths of the entries to the reports of the files that were read."""
+        return {self._relative(row): row for row in files if row.error is None}
 
     def _relative(self, row: FileReport) -> str:
         if row.is_model or is_url(row.path):
@@ -95,6 +104,16 @@ class Baseline:
         if is_url(entry.path) or ".py:" in entry.path:
             return True
         return os.path.exists(os.path.join(self._folder, entry.path))
+
+
+def _is_judged(entry: Entry, looked: Mapping[str, FileReport]) -> bool:
+    """Tell whether this run would have seen the finding of an entry."""
+    row = looked.get(entry.path)
+    if row is None:
+        return False
+    if row.skipped is not None:
+        return True  # no checkpoint any more, so it has no finding
+    return row.could_report(entry.code, entry.level)
 
 
 def baseline_at(path: str, *, is_new: bool = False) -> Baseline:

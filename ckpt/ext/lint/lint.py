@@ -18,7 +18,7 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import Failure
-from ckpt.model.findings import Finding, Gate, Plan, Rules, order
+from ckpt.model.findings import LEVELS, Finding, Gate, Plan, Rules, order
 from ckpt.model.names import count_endings
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
@@ -131,6 +131,10 @@ DEAD = 1e-3
 """The share of the largest channel of its layer below which one is dead."""
 
 
+VALUE_CODES = frozenset(("nan", "inf", "dead-channels"))
+"""The findings that only the values of tensors show."""
+
+
 class FileReport(NamedTuple):
     """The findings of one file, or the error if it cannot be read, or why it was
     `skipped`.
@@ -146,6 +150,19 @@ class FileReport(NamedTuple):
     skipped: str | None = None
     is_model: bool = False
     """A flag: it is about a live model, and `path` is the name of that."""
+    gate: FileGate | None = None
+    """The rules that chose its findings; None where it was not read."""
+    has_values: bool = False
+    """True where its tensors were read too."""
+
+    def could_report(self, code: str, level: str) -> bool:
+        """Tell whether a finding of this code and level would have been seen."""
+        if self.gate is None or (code in VALUE_CODES and not self.has_values):
+            return False
+        if level not in LEVELS:
+            return True  # of another release: nothing makes it any more
+        finding = Finding(code, "", raised=level)
+        return any(self.gate.kept(self.path, [finding]))
 
     def to_json(self) -> dict[str, Json]:
         """An entry of `files[]` of the document `ckpt.lint`."""

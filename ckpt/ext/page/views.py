@@ -425,7 +425,41 @@ def _draw_diff(document: Document, schema: str) -> dict[str, Json]:
     for side in _SIDES:
         _side_path(view, side)
     view["strangers"] = _strangers_text(tensors)
+    view["judged"] = _judged_weights(document)
     return view
+
+
+def _judged_weights(document: Document) -> Json:
+    """Say how many weights are within what a quantised type makes, or None where none
+    is judged.
+
+    Without it the page would call each of them changed, which the command does not.
+    """
+    gguf, other = document.get("gguf"), document.get("quantised")
+    if isinstance(gguf, Mapping):
+        flags = [row.get("within") is True for row in _rows_in(gguf, "tensors")]
+        strays = [*_items_in(gguf, "lacking"), *_items_in(gguf, "more")]
+    elif isinstance(other, Mapping):
+        flags = [row.get("verdict") == "within" for row in _rows_in(other, "weights")]
+        strays = _items_in(other, "others")
+    else:
+        return None
+    if not flags:
+        return None
+    noun = counted_noun(len(flags), "tensor")
+    text = (
+        f"{sum(flags):,} of {noun} within what quantised types make of the other side"
+    )
+    return {"text": text, "is_within": all(flags) and not strays}
+
+
+def _items_in(part: Mapping[str, Json], name: str) -> list[Json]:
+    items = part.get(name)
+    return list(items) if isinstance(items, (list, tuple)) else []
+
+
+def _rows_in(part: Mapping[str, Json], name: str) -> list[Mapping[str, Json]]:
+    return [row for row in _items_in(part, name) if isinstance(row, Mapping)]
 
 
 def _strangers_text(rows: Sequence[Document]) -> str | None:

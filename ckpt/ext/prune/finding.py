@@ -30,7 +30,7 @@ from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UsageE
 from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import pasted_path, show
+from ckpt.model.text import and_more, pasted_path, show
 
 TRAINER = "trainer_state.json"
 """The file in which the Trainer of transformers keeps its metrics. It writes it
@@ -317,11 +317,11 @@ def _no_saves(path: str, limits: Limits, plugins: bool) -> CkptError:
         for folder in _folders_below(path, _DEPTH)
         if _holds_saves(folder, limits, plugins)
     ]
+    # Folders alone: a command would lack the rules that were typed, and let more go.
+    pasted = [whole for whole in map(pasted_path, below) if whole is not None]
     hint = None
-    if len(below) == 1 and pasted_path(below[0]) is not None:
-        hint = f"ckpt prune {pasted_path(below[0])}"
-    elif below:
-        hint = f"name one of {', '.join(show(folder, 80) for folder in below[:3])}"
+    if pasted:
+        hint = f"name {'one of ' if len(below) > 1 else ''}{and_more(pasted, 3)}"
     return UsageError(
         "no save with an epoch or step in its name lies right in this folder",
         path=path,

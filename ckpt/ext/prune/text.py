@@ -12,6 +12,7 @@ from ckpt.surface.text.lines import (
     Line,
     cells,
     column_lines,
+    given_up_lines,
     narrow_columns,
     wrap_text,
 )
@@ -45,10 +46,10 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     ]
     least = min(max(map(cells, whys), default=0), _LEAST)
     room = None if width is None else max(width - 2 - least, 0)
-    heads, texts = narrow_columns(
+    shown, texts = narrow_columns(
         heads, [[row[i] for i in kept] for row in table], room
     )
-    first, *lines = column_lines(heads, texts, width=room)
+    first, *lines = column_lines(shown, texts, width=room)
     out: list[Line] = [[*first, ("  WHY", "head")]]
     for line, why, row in zip(lines, whys, rows, strict=True):
         text, _ = line[-1]
@@ -59,7 +60,7 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
         )
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + part, "")] for part in more]
-    return out
+    return out + given_up_lines(heads, shown, width, "--json")
 
 
 def _cells(row: PruneRow) -> list[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ckpt.bytes import target
 from ckpt.bytes.far import is_url
@@ -19,7 +20,7 @@ from ckpt.formats import save
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import show
+from ckpt.model.text import pasted_path, show
 
 _CARRIED = re.compile(
     r"""
@@ -67,7 +68,9 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         )
     is_file = os.path.lexists(out) or out.endswith((*save.ENDINGS, ".json"))
     if is_file and not os.path.isdir(out):
-        raise UsageError("--with-config: OUT is a folder", path=out, hint="-o FOLDER")
+        folder = pasted_path(os.path.dirname(out) or os.path.splitext(out)[0])
+        hint = None if folder is None else f"-o {folder}"
+        raise UsageError("--with-config: OUT is a folder", path=out, hint=hint)
     names = _folder_of(path).names()
     stem = next(
         (stem for stem in _STEMS if any(name.startswith(stem) for name in names)),
@@ -144,6 +147,31 @@ def has_config(path: str) -> bool:
     together with the weights.
     """
     return _has_config(_carried_names(locate(path).names()))
+
+
+@contextmanager
+def with_folder_hint(path: str | None, out: str | None) -> Iterator[None]:
+    """Name --with-config where the ending of `out` names no format, and `path` has a
+    config.
+
+    Who types a folder as OUT of a model of Hugging Face means a model that loads there.
+    """
+    try:
+        yield
+    except UsageError as error:
+        is_about_out = (
+            error.path is not None and out is not None and error.hint is not None
+        )
+        if (
+            is_about_out
+            and path is not None
+            and not is_url(path)
+            and os.path.isdir(path)
+        ):
+            folder = pasted_path(os.path.join(str(out), ""))
+            if folder is not None and has_config(path):
+                error.hint = f"-o {folder} --with-config, or {error.hint}"
+        raise
 
 
 def _carried_names(names: Iterable[str]) -> list[str]:

@@ -78,15 +78,19 @@ def narrow_columns(
 
 
 def given_up_lines(
-    heads: Sequence[Column], kept: Sequence[Column], width: int | None
+    heads: Sequence[Column],
+    kept: Sequence[Column],
+    width: int | None,
+    form: str = "--tsv",
 ) -> list[Line]:
-    """The line below a table that names the columns for which the screen has no room;
-    no line where all are shown.
+    """The line below a table that names the columns for which the screen has no room.
+
+    `form` is the option that prints all of them. No line where all are shown.
     """
     names = [head.name for head in heads if head not in kept]
     if not names:
         return []
-    text = f"… no room for {', '.join(names)} (--tsv, or a wider screen)"
+    text = f"… no room for {', '.join(names)} ({form}, or a wider screen)"
     return hanging_lines([], text, width, 2, "dim")
 
 
@@ -558,6 +562,85 @@ def pasted_line(command: str, width: int | None, indent: int = 2) -> Line:
     return [(" " * indent, ""), (command, "command")]
 
 
+def expression_lines(expression: str, width: int | None, indent: int = 2) -> list[Line]:
+    """An expression of Python to be copied: whole on a line, or where none is that
+    wide, broken inside of its brackets.
+
+    What is broken is the same expression for Python; what cannot be broken stays whole.
+    """
+    whole_line = pasted_line(expression, width, indent)
+    if width is None or sum(cells(text) for text, _ in whole_line) <= width:
+        return [whole_line]
+    code, mark, note = expression.partition("  # ")
+    rows = _broken_expression(code, width - indent)
+    is_whole = len(rows) == 1 and not mark
+    if is_whole or not _is_same_code("\n".join(rows), code):
+        return [whole_line]
+    rows += [f"# {note}"] if mark else []
+    return [[(" " * indent, ""), (row, "command")] for row in rows]
+
+
+_PIECES = re.compile(
+    r"""
+      "(?:[^"\\\n]|\\.)*"[,)\]]*\s?      # a text, and what closes behind it
+    | [^"([{,\s]*[([{][)\]}]*           # up to a bracket that opens
+    | [^"([{,\s]+[,\s]?\s?             # a word, or an argument
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_TEXT_OF_PYTHON = re.compile(r'"(?:[^"\\]|\\.)*"')
+_PARTS_OF_TEXT = re.compile(r"[^/]*/|[^/]+")
+
+
+def _broken_expression(code: str, width: int) -> list[str]:
+    """Return the lines of an expression of at most `width` cells, broken where it has
+    brackets around.
+    """
+    rows, depth = [""], 0
+    for piece in _PIECES.findall(code):
+        if depth and cells(rows[-1]) + cells(piece.rstrip()) > width:
+            rows.append(" " * _HANGS)
+        room = width - cells(rows[-1])
+        if depth and piece.startswith('"') and cells(piece.rstrip()) > room:
+            # Texts that stand side by side are one text.
+            *firsts, last = _texts_in_parts(piece, room)
+            rows[-1] += firsts[0] if firsts else ""
+            rows += [" " * _HANGS + text for text in firsts[1:]]
+            if firsts:
+                rows.append(" " * _HANGS)
+            rows[-1] += last
+        else:
+            rows[-1] += piece
+        bare = _TEXT_OF_PYTHON.sub("", piece)
+        depth += sum(char in "([{" for char in bare) - sum(
+            char in ")]}" for char in bare
+        )
+    return [row.rstrip() for row in rows]
+
+
+def _texts_in_parts(text: str, width: int) -> list[str]:
+    """Return a text of Python as several of at most `width` cells, broken behind
+    slashes.
+    """
+    parts = [""]
+    for part in _PARTS_OF_TEXT.findall(text):
+        if cells(parts[-1]) > 1 and cells(parts[-1]) + cells(part) + 1 > width:
+            parts[-1] += '"'
+            parts.append('"')
+        parts[-1] += part
+    return parts
+
+
+def _is_same_code(one: str, other: str) -> bool:
+    import ast  # here: few screens are that narrow
+
+    try:
+        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False  # a command of a shell
+
+
 _KEPT = "\0"
 """Stands for a blank where no line is broken. No text that is safe to print
 holds it.
@@ -569,6 +652,19 @@ def whole(text: str) -> str:
     `wrap_text`, `hanging_lines` and `break_line`.
     """
     return text.replace(" ", _KEPT)
+
+
+_TOGETHER = re.compile(
+    r"(?:\d(?= (?:[%×]|[KMGT]i?B\b|B\b))|(?:^|(?<=[ (]))(?:-o"
+    r"|--[a-z][a-z-]*)(?= [^ -])) "
+)
+"""A number and its unit, an option and its value: the blank between them is no place to
+break a line.
+"""
+
+
+def _keep_together(text: str) -> str:
+    return _TOGETHER.sub(lambda found: found[0][:-1] + _KEPT, text)
 
 
 def break_line(line: Line, width: int | None, indent: int = 2) -> list[Line]:
@@ -604,7 +700,7 @@ def _styled_words(line: Line) -> list[Line]:
     """
     words: list[Line] = [[]]
     for text, style in line:
-        for number, part in enumerate(text.split(" ")):
+        for number, part in enumerate(_keep_together(text).split(" ")):
             if number:
                 words.append([])
             if part:
@@ -625,7 +721,7 @@ def _break_text(text: str, width: int | None, indent: int) -> list[str]:
     if width is None or cells(text) <= width:
         return [text]
     lines: list[str] = []
-    for word in text.split(" "):
+    for word in _keep_together(text).split(" "):
         room = width
         if len(lines) > 1:
             room -= indent

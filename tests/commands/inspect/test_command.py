@@ -94,8 +94,8 @@ tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 1.25 K parameters
   loads   safe: weights_only=True loads it
           torch.load("tied_and_bloated.pth", map_location="cpu")
 
-! bloat  63.0 KiB are stored that no tensor uses: queue in a storage of 64.0
-         KiB.
+! bloat  63.0 KiB are stored that no tensor uses: queue in a storage of
+         64.0 KiB.
          ckpt slim tied_and_bloated.pth -o tied_and_bloated.slim.pth
 ! tied   emb.weight = head.weight share their memory.
 
@@ -112,7 +112,9 @@ window.{left,right}  [64]         128     512 B
 sharded   Hugging Face model, 3 files · 11.2 KiB · 12 tensors
   2.57 K parameters · float32
   loads   safe: a format without code
-  {k: v for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] for k, v in safetensors.torch.load_file("sharded/" + shard).items()}
+          {k: v for shard in ["model-00001-of-00002.safetensors",
+              "model-00002-of-00002.safetensors"] for k, v in
+              safetensors.torch.load_file("sharded/" + shard).items()}
   values  architecture 'TinyEncoder' · config 4 values
 
 NAME                  SHAPE      NUMEL      SIZE

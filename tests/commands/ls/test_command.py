@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from process import TIMEOUT, Run, environment, terminal
 
 from ckpt.model.errors import UsageError
@@ -695,3 +696,22 @@ def test_a_folder_that_is_a_checkpoint_has_its_own_name(
     shutil.copytree(samples / "sharded", tmp_path / "tiny")
     printed = ckpt("ls", f"{tmp_path / 'tiny'}{end}").stdout.splitlines()
     assert printed[1].split()[0] == str(tmp_path / "tiny")
+
+
+def test_a_reason_that_does_not_fit_beside_a_name_stands_below_it(
+    tmp_path: Path,
+) -> None:
+    """Beside a long name it was a column of single words."""
+    name = f"{'a-long-description-of-a-run-' * 2}last.ckpt"
+    torch.save({"w": torch.ones(2)}, tmp_path / name)
+    (tmp_path / "best.ckpt").write_bytes((tmp_path / name).read_bytes()[:700])
+
+    seen = terminal("ls", ".", columns=80, code=2, cwd=tmp_path, NO_COLOR="1")
+    text = str(seen).replace("\r", "")
+
+    lines = text.split("\n")
+    row = next(i for i, line in enumerate(lines) if line.startswith("best.ckpt"))
+    assert lines[row].endswith("unreadable")
+    assert lines[row + 1].startswith(
+        "    cut off: the zip archive has no directory, the file ends"
+    )

@@ -101,8 +101,8 @@ def test_a_folder_of_hugging_face_becomes_its_weights_alone(
         (base / name).unlink()
     with ckpt.open(base) as opened:
         names = set(opened)
-    option = "--with-config" if command == "convert" else "ckpt slim --with-config"
-    line = f"left out: config = {{'model_type': 'net'}}  ({option} keeps config.json)"
+    hint = "transformers also needs" if command == "salvage" else "--with-config keeps"
+    line = f"left out: config = {{'model_type': 'net'}}  ({hint} config.json)"
     done = inside(command, "base", "-o", "out.pth", cwd=tmp_path)
     assert done.code == 0 and line in done.lines
     assert set(torch.load(tmp_path / "out.pth", weights_only=True)) == names
@@ -527,3 +527,26 @@ def test_a_config_with_another_dtype_than_the_cast_weights_is_said(
     assert json.loads((tmp_path / "out/config.json").read_text()) == config
     done = inside("convert", "base", "--with-config", "-o", "same", cwd=tmp_path)
     assert "config.json: says" not in done.out.decode()
+
+
+@pytest.mark.parametrize("out", ["made", "made/"])
+def test_a_folder_as_out_of_a_model_of_hugging_face(out: str, tmp_path: Path) -> None:
+    """The proposed options work, and no file without a name is proposed."""
+    (a_base(tmp_path) / "training_args.bin").unlink()
+
+    done = inside("convert", "base", "-o", out, cwd=tmp_path)
+
+    assert done.code == 2 and "(-o made/ --with-config, or " in done.complaints[0]
+    assert (
+        inside("convert", "base", "-o", "made/", "--with-config", cwd=tmp_path).code
+        == 0
+    )
+    assert (tmp_path / "made/config.json").is_file()
+
+
+def test_a_file_in_the_place_of_a_folder_is_told_its_folder(tmp_path: Path) -> None:
+    (a_base(tmp_path) / "training_args.bin").unlink()
+    words = ("convert", "base", "--with-config")
+    done = inside(*words, "-o", "made/model.safetensors", cwd=tmp_path)
+    assert done.code == 2 and done.complaints[0].endswith("OUT is a folder (-o made)")
+    assert inside(*words, "-o", "made", cwd=tmp_path).code == 0

@@ -76,6 +76,25 @@ def test_wrapped_keys_are_stripped_by_the_command(tmp_path: Path) -> None:
     Net().load_state_dict(torch.load(tmp_path / "a.stripped.pth", weights_only=True))
 
 
+def test_a_part_of_the_list_speaks_for_all_wrapped_keys(tmp_path: Path) -> None:
+    """Nobody pastes a thousand names: the file has the others under the prefix
+    as well.
+    """
+    source = rewriting.saved(nn.DataParallel(Net()).state_dict(), tmp_path / "a.pth")
+    text = (
+        "Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "
+        '"body.0.weight", "body.0.bias",'
+        ' "tail.weight". Unexpected key(s) in state_dict: "module.body.0.weight".'
+    )
+
+    (first, second, *_) = statements(text, source)
+
+    assert first[0] == "2 of the 3 missing keys are there by other names: module.* → *."
+    assert second[0].startswith("1 missing key is not in this file")
+    run(first[1], tmp_path)
+    assert "body.0.bias" in torch.load(tmp_path / "a.stripped.pth", weights_only=True)
+
+
 def test_other_names_are_renamed_by_the_command(tmp_path: Path) -> None:
     class Other(nn.Module):
         def __init__(self) -> None:

@@ -72,8 +72,8 @@ def test_no_page(ckpt: Run, text: str) -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"ckpt: {text}: no page for this (with a file behind it, ckpt says what is "
-        "in the file)\n"
+        f"ckpt: {text}: no page for this (all codes and messages are listed by "
+        "ckpt explain; with a file behind it, ckpt says what is in the file)\n"
     )
     assert done.stderr.count("\n") == 1
 

@@ -135,7 +135,9 @@ def test_a_folder_of_nemo_2_without_its_weights_says_what_is_wrong(nemo: Path) -
     with pytest.raises(UnsupportedError, match="zarr backend"):
         formats.open(str(nemo))
     (nemo / "weights/metadata.json").unlink()
-    with pytest.raises(UnsupportedError, match="a directory without a checkpoint"):
+    with pytest.raises(
+        UnsupportedError, match="no checkpoint lies right in this directory"
+    ):
         formats.open(str(nemo))
 
 

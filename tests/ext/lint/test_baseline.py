@@ -121,6 +121,46 @@ def test_entries_of_files_that_were_not_looked_at_stay(runs: Path) -> None:
     assert (runs / "base.json").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "narrow",
+    [
+        ("--level", "error"),
+        ("--select", "called-on-load"),
+        ("--ignore", "prefix,weights-only,nan"),
+        ("--per-file-ignores", "*:prefix,weights-only,nan"),
+        (),
+    ],
+)
+def test_what_a_run_cannot_see_is_not_gone(runs: Path, narrow: tuple[str, ...]) -> None:
+    """A level, a selection, and values that nobody reads hide findings that are
+    there.
+    """
+    torch.save({"a.weight": torch.full((2, 2), torch.nan)}, runs / "runs/nan.pth")
+    words = ("runs", "--baseline", "base.json")
+    lint(runs, *words, "--write-baseline", "--read-values")
+    before = (runs / "base.json").read_bytes()
+    assert b'"nan"' in before
+
+    done = lint(runs, *words, *narrow)
+
+    assert not any("no longer" in line for line in done.complaints)
+    lint(runs, *words, *narrow, "--write-baseline")
+    assert (runs / "base.json").read_bytes() == before
+
+
+def test_a_value_that_was_mended_is_gone_only_where_values_are_read(runs: Path) -> None:
+    torch.save({"a.weight": torch.full((2, 2), torch.nan)}, runs / "runs/nan.pth")
+    words = ("runs", "--baseline", "base.json", "--read-values")
+    lint(runs, *words, "--write-baseline")
+    shutil.copy(runs / "runs/good.pth", runs / "runs/nan.pth")
+
+    assert not any("no longer" in line for line in lint(runs, *words[:-1]).complaints)
+    assert any(
+        "no longer found: runs/nan.pth: nan" in line
+        for line in lint(runs, *words).complaints
+    )
+
+
 def test_a_new_baseline_replaces_no_other_file(runs: Path) -> None:
     data = (runs / "runs/good.pth").read_bytes()
 

@@ -104,6 +104,9 @@ def test_sizes_and_counts_are_those_of_the_terminal(name: str, text: Any) -> Non
 
     assert calls(name, [[size] for size in sizes]) == [text(size) for size in sizes]
     assert call(name, None) == ""
+    assert call(name, 287.6371750227396) == text(288), (
+        "a legend has numbers between two sizes"
+    )
 
 
 def test_numbers_have_three_digits() -> None:

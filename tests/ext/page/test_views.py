@@ -160,6 +160,30 @@ def test_a_series_of_strangers_is_a_list_and_one_with_a_stranger_is_a_series() -
     ]  # type: ignore[index, call-overload, union-attr]
 
 
+def test_weights_that_are_quantised_are_judged_on_the_page_too() -> None:
+    """The command calls them what their type makes, so the page does not call them
+    changed alone.
+    """
+    document = compared(BEFORE, AFTER)
+    within, other = (
+        {"within": True, "verdict": "within"},
+        {"within": False, "verdict": "other"},
+    )
+
+    def judged(name: str, part: dict[str, Any]) -> Any:
+        (view,) = page_payload([{**document, name: part}], "1")["views"]  # type: ignore[misc]
+        return view["judged"]  # type: ignore[index, call-overload]
+
+    text = "of 2 tensors within what quantised types make of the other side"
+    gguf = {"tensors": [within, within], "lacking": [], "more": []}
+    assert judged("gguf", gguf) == {"text": f"2 {text}", "is_within": True}
+    assert not judged("gguf", {**gguf, "lacking": ["x"]})["is_within"]
+    weights = {"weights": [within, other], "others": []}
+    assert judged("quantised", weights) == {"text": f"1 {text}", "is_within": False}
+    assert judged("notes", []) is None
+    assert judged("gguf", {"tensors": 3}) is None
+
+
 def test_the_checkpoints_of_documents_are_counted_once() -> None:
     error = {
         "schema": {"name": "ckpt.ls", "version": 2},

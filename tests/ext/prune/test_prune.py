@@ -724,7 +724,7 @@ def test_a_folder_that_is_no_run(
     assert refused(tmp_path / "nothing").endswith("no such file")
     assert "not the folder of a run" in refused(run / "epoch_1.pth")
     assert "not the folder of a run" in refused("/")
-    assert "(ckpt prune out/version_3/checkpoints)" in refused("out", cwd=tmp_path)
+    assert "(name out/version_3/checkpoints)" in refused("out", cwd=tmp_path)
     epochs(tmp_path / "out" / "version_4" / "checkpoints")
     assert "name one of out/version_3/checkpoints, out/version_4" in refused(
         "out", cwd=tmp_path
@@ -765,7 +765,7 @@ def test_a_terminal_shows_why(tmp_path: Path) -> None:
         "prune", tmp_path, "--keep-best", "val_loss", columns=80, NO_COLOR="1"
     )
     lines = text.replace("\r", "").split("\n")
-    assert lines[:6] == [
+    assert lines[:7] == [
         "NAME                   EPOCH  STEP          WHY",
         "epoch=0-step=100.ckpt      0   100  may go  not needed",
         "epoch=1-step=200.ckpt      1   200  stays   lowest val_loss: 0.3;",
@@ -775,6 +775,7 @@ def test_a_terminal_shows_why(tmp_path: Path) -> None:
         ),
         "                                            best",
         "epoch=2-step=300.ckpt      2   300  stays   the newest",
+        "… no room for SIZE (--json, or a wider screen)",
     ]
     assert "1 of 3 checkpoints may go, 2.36 KiB (--delete removes them)" in text
     assert all(len(line) <= 80 for line in lines)

@@ -555,6 +555,8 @@ def test_state_that_was_lost_is_not_state_that_never_was(tmp_path: Path) -> None
     done = inside("inspect", "o.pth", "--json", cwd=tmp_path)
     codes = {row["code"] for row in json.loads(done.out)["findings"]}
     assert "unused" not in codes and "sometimes-unused" not in codes
+    shown = inside("inspect", "o.pth", cwd=tmp_path).out.decode()
+    assert "Adam-like, 5 of 8 parameters have state, that of 3 is lost" in shown
     state = torch.load(tmp_path / "o.pth", weights_only=True)
     optimizer.load_state_dict(state["optimizer"])
     assert state["optimizer"]["ckpt_lost"] == [5, 6, 7]

@@ -75,6 +75,20 @@ def test_directory_without_a_checkpoint(tmp_path: Path) -> None:
     assert "a.pt" in line
 
 
+def test_a_directory_whose_checkpoints_lie_deeper(tmp_path: Path) -> None:
+    """Nothing was searched, so nothing says that there is none."""
+    below = tmp_path / "my runs" / "first"
+    below.mkdir(parents=True)
+    (below / "a.pt").write_bytes(hostile.GOOD)
+
+    line = check_error(
+        ckpt("inspect", "my runs", cwd=tmp_path), "no checkpoint lies right in"
+    )
+
+    assert line.endswith("(ckpt ls 'my runs' looks below it)")
+    assert ckpt("ls", "my runs", cwd=tmp_path).code == 0
+
+
 @pytest.mark.parametrize(
     "path", ["", ".", "/", "a/../b.pt", "a\udcffb.pt", "~/x.pt", "x" * 300], ids=ascii
 )

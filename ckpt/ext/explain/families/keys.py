@@ -436,6 +436,12 @@ def _missing_statements(
         else []
     )
     rules = _by_names(left, missing, fitting) if left and missing else Match({})
+    if here and len(rules.partners) < len(missing) and _is_wrapper(rules):
+        # People paste a part of the list. No model has the prefix of a wrapper beside
+        # the name without it, so what the text leaves out is unexpected as well.
+        every = _by_names([name for name in shapes if name not in wanted], missing)
+        if _is_wrapper(every):
+            rules = every
     if not here and not _are_beginnings(rules):
         rules = Match(
             {}

@@ -90,7 +90,7 @@ function three(value) {
 
 function size_text(bytes) {
   if (bytes === null || bytes === undefined) return "";
-  if (bytes < 1024) return `${bytes} B`;
+  if (bytes < 1024) return `${Math.round(bytes)} B`; // a legend has numbers between those of tensors
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let unit = 0;
   for (; bytes >= 999.5 && unit < 6; unit++) bytes /= 1024;
@@ -99,7 +99,7 @@ function size_text(bytes) {
 
 function count_text(count) {
   if (count === null || count === undefined) return "";
-  if (count < 1000) return String(count);
+  if (count < 1000) return String(Math.round(count));
   let unit = 0;
   for (; count >= 999.5 && unit < 5; unit++) count /= 1000;
   return `${three(count)} ${["", "K", "M", "B", "T", "Q"][unit]}`;

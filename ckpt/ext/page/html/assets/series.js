@@ -14,7 +14,7 @@ function series_view(view) {
     strangers_part(view, files, labels),
     series_facts(series),
     curves_part(view, files, labels),
-    rows.length > 0 && part("Over time", "One row for each layer, in the order of the model. One column for each file.", () => heat_map(series)),
+    rows.length > 0 && part("Over time", "One row for each layer, in the order of the model, with the change of the tensor in it that changed most. One column for each file.", () => heat_map(series)),
     rows.length > 0 && part("Numbers", null, () => series_table(series)),
     ...(view.files ? file_parts(view.files, labels_of(view)) : []),
   ];
