@@ -225,7 +225,9 @@ def looked_at(case: Case, text: str = "") -> Answer:
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
-        rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))
+        scaled = list(finding_statements(case.found("scaled")))
+        nothing = f"ckpt finds nothing in this file ({label}) that stops a load."
+        rows += scaled or [Statement(nothing)]
         return Answer(
             case.survey.path,
             (*rows, *_describe_checkpoint(case, text), *load_statements(case)),

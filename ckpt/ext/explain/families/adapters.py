@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement, finding_statements
 from ckpt.ext.explain.family import Family, answer_from_statements
-from ckpt.ext.explain.message import Message
+from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.model.text import and_more, counted_noun, show
 
 _STYLES = (
@@ -32,6 +32,11 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
+    known = set(message.names).intersection(names)
+    if found is not None and known:
+        yield from finding_statements(case.at_least("error"))
+        yield from _of_another_base(message, known, names, case)
+        return
     yield from finding_statements([*case.at_least("error"), *case.found("adapter-names")])
     if found is None:
         yield Statement(
@@ -60,6 +65,48 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         "A loader takes those of its own kind: load it in the program that the trainer names, or convert the names."
     )
+
+
+_UNLOADED = re.compile(r"lora key not loaded:?\s{1,4}(\S{1,2000})")
+_BASES = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
+"""Keys of the metadata of an adapter that say which model it was trained on."""
+
+
+def _take_unloaded(message: Message, text: str, start: int) -> Message:
+    """The message, with the names that ComfyUI lists one per line."""
+    del start
+    found = dict.fromkeys(match[1].rstrip(",;") for match in _UNLOADED.finditer(text))
+    return message._replace(names=tuple(found)[:MOST_NAMES])
+
+
+def _of_another_base(message: Message, known: set[str], names: list[str], case: Case) -> Iterator[Statement]:
+    """Answer a loader that has read the names of an adapter, and found no layers for them."""
+    count = len(message.names)
+    share = "all of them" if len(known) == len(names) else f"{len(known):,} of its {len(names):,}"
+    listed = (
+        "Each name of the message is one of this file"
+        if len(known) == count
+        else f"{len(known):,} of the {counted_noun(count, 'name')} of the message are of this file"
+    )
+    yield Statement(
+        f"{listed} ({share}). The loader has read them, and the model that was loaded has no"
+        " layers for them: it is of another kind than the model that the adapter was trained"
+        " on, or a newer program knows the names of this trainer."
+    )
+    rows = [
+        f"{show(name.rpartition('__metadata__.')[2], 60)} = {show(str(node), 80)}"
+        for key in _BASES
+        for name, node in case.finds_value((key,))
+    ]
+    if rows:
+        yield Statement(
+            f"The file says what it was trained on: {and_more(rows, 3)}. Load that model, or one of its kind."
+        )
+    else:
+        yield Statement(
+            "The file does not say which model it was trained on. The layers that it changes"
+            f" begin with {and_more([show(begin, 60) for begin in dict.fromkeys(_first_words(name) for name in names)], 4)}."
+        )
 
 
 _LAYER = re.compile(r"^(?:base_model\.model\.)?(.{1,2000}?)\.lora_(?:A|down)\.")
@@ -130,6 +177,7 @@ FAMILIES = (
             r"No adapter loaded\. Please load an adapter",
         ),
         answer_from_statements(_answer_adapter),
+        _take_unloaded,
         needs_open=True,
     ),
 )

@@ -33,11 +33,16 @@ from ckpt.ext.explain.families.beginnings import (
 from ckpt.ext.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
+    form_of_blocks,
     layout_of_experts,
+    parts_left_out,
+    parts_statement,
+    tables_alone,
+    tables_statements,
     trained_scales,
     trained_scales_statement,
 )
-from ckpt.ext.explain.families.quantized import packed_and_plain
+from ckpt.ext.explain.families.quantized import before_converters, built_by_quantizers, packed_and_plain
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.spellings import (
     adapter_rank,
@@ -61,6 +66,7 @@ from ckpt.ext.explain.families.spellings import (
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
 from ckpt.ext.explain.message import LONGEST_LINE, Message, Mismatch
+from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, shell_word, show
@@ -230,7 +236,7 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
         scaled = case.found("scaled", "tensor-parallel")
         yield from finding_statements(scaled)
         if any(row.code == "scaled" for row in scaled):
-            yield built_by_quantizers(case)
+            yield from built_by_quantizers(case)
 
 
 def _without_prefix(case: Case) -> Iterator[Statement]:
@@ -379,11 +385,19 @@ def _missing_statements(
     if absent and not unexpected and not message.mismatched and is_adapter(shapes):
         yield from base_of_adapter(absent, shapes, case)
         return
+    alone = not (present or met or unexpected or message.mismatched)
+    if alone and tables_alone(absent):
+        yield from tables_statements(absent, survey)
+        return
     if absent:
         yield Statement(
             f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} not in this file under a name that ckpt can match.",
             tuple(absent),
         )
+    parts = parts_left_out(absent, shapes) if alone else []
+    if parts:
+        yield parts_statement(parts, shapes, message)
+        return
     unkept = {} if present else lost_of_recurrent(shapes, case)
     if unkept and set(unkept) <= set(absent):
         yield recurrent_statement(unkept)
@@ -431,12 +445,9 @@ def _missing_statements(
             yield from finding_statements([_with_key(finding, case, chosen)])
             if finding.code == "scaled":
                 if "Can not map tensor" not in message.text:
-                    yield built_by_quantizers(case)
+                    yield from built_by_quantizers(case)
                 else:
-                    yield Statement(
-                        "Converters to GGUF take weights that were not quantized: convert the original model, and quantize the GGUF"
-                        " (llama-quantize)."
-                    )
+                    yield from before_converters(case)
             rest = [name for name in rest if name not in spoken]
     if rest and not missing and _has_base_names(rest, shapes):
         yield from _base_names(case, shapes)
@@ -451,9 +462,19 @@ def _missing_statements(
         yield Statement(
             f"The model has no place for {counted_noun(len(rest), 'key')} of this file.", tuple(rest)
         )
-    experts = layout_of_experts(absent, rest, case)
-    if experts is not None:
-        yield experts
+    if (absent or "right format" in message.text) and rest and not met and not respelled.partners:
+        origin = name_origin(survey)
+        if origin is not None:
+            follows = (
+                "torchtune has a checkpointer for each set of names: FullModelMetaCheckpointer"
+                " for those of Meta, FullModelHFCheckpointer for those of transformers."
+                if "right format" in message.text
+                else "Is it of the class that was built?"
+            )
+            yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
+    other_form = form_of_blocks(absent, rest) or layout_of_experts(absent, rest, case)
+    if other_form is not None:
+        yield other_form
         return
     load = survey.load.expression
     # Half of a list that was cut off would say the same, so most of the file must have a place.
@@ -464,6 +485,12 @@ def _missing_statements(
     if needed is not None:
         yield needed
         return
+    if rest and not missing and all(_OF_LOSS.match(name) for name in rest):
+        yield Statement(
+            "By their names they belong to the loss or the metrics of the training, and are no"
+            " weights of the model: a program that only predicts has no place for them, and"
+            " loses nothing. strict=False leaves them out."
+        )
     if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
         yield Statement(
             "The message names no missing key, so the model gets all that it asks for. strict=False leaves these out, and nothing else:",
@@ -482,6 +509,10 @@ def _missing_statements(
 
 
 _COUNTERS = ("total_ops", "total_params")
+_OF_LOSS = re.compile(
+    r"(?:\w{1,60}[._])?(?:criterion|criteria|loss|losses|loss_fn|loss_func|metrics?)(?:_\w{1,60})?\."
+)
+"""The beginning of names of what a training measures its model by."""
 SCALE = re.compile(
     r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point|quant_state|bitsandbytes__)"
 )
@@ -573,19 +604,6 @@ def _find_quantization(message: Message, absent: Sequence[str], here: set[str]) 
             "The model was prepared for quantization before the load, and the file has no observers: load first, and prepare then.",
         )
     return Changed(frozenset())
-
-
-def built_by_quantizers(case: Case) -> Statement:
-    """Say which models have a place for scales, and whether the folder tells a loader of it."""
-    text = "Layers of the quantizer take scales, and plain layers do not."
-    is_folder = any(value.name.partition(".")[0] == "config" for value in case.survey.checkpoint.values)
-    has_config = any("quantization_config" in value.name for value in case.survey.checkpoint.values)
-    if is_folder and not has_config:
-        return Statement(
-            f"{text} Loaders build them by quantization_config, and config.json has no quantization_config: take config.json from where the"
-            " weights were quantized."
-        )
-    return Statement(f"{text} from_pretrained and servers build them by quantization_config in config.json.")
 
 
 def _has_base_names(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -996,7 +1014,8 @@ def _is_head(row: Mismatch, rows: Sequence[Mismatch], shapes: dict[str, tuple[in
 _LAST = 2
 _MOST_HEADS = 16
 _HEAD_WORDS = re.compile(
-    r"(?:^|[._])(?:head|heads|fc|classifier|cls_score|bbox_pred|logits|score|predictor|detect)(?:$|[._])"
+    r"(?:^|[._])(?:head|heads|headers?|fc|classifier|classification|cls_score|class_embed|bbox_pred|logits"
+    r"|score|predictor|detect)(?:$|[._])"
 )
 
 _TASK_WORDS = re.compile(
@@ -1044,6 +1063,7 @@ _PATTERNS = (
     r": found shape torch\.Size\([^()]{1,200}\) in the checkpoint and ",
     r"please ensure that the architectures match",
     r"Can not map tensor '",
+    r"Found unexpected key: \"",
     r"The state dictionary of the model you are trying to load is corrupted",
     r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
     r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",
