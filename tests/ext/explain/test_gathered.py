@@ -546,3 +546,83 @@ def test_headers_are_heads(tmp_path: Path) -> None:
         " copying a param with shape torch.Size([30, 8]) from checkpoint, the shape in current model is torch.Size([24, 8])."
     )
     assert "another number of classes" in Answered(text, tmp_path / "ssd.pth").said
+
+
+def _differing(rows: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> str:
+    """The words of torch for tensors whose shapes differ."""
+    texts = [
+        f"\n\tsize mismatch for {name}: copying a param with shape torch.Size({list(one)}) from checkpoint,"
+        f" the shape in current model is torch.Size({list(two)})."
+        for name, (one, two) in rows.items()
+    ]
+    return "RuntimeError: Error(s) in loading state_dict for Net:" + "".join(texts)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        ((64, 2, 3, 3), (64, 64, 3, 3), "in 32 times as many groups in the checkpoint as in the model"),
+        ((64, 64, 3, 3), (64, 16, 3, 3), "in 4 times as many groups in the model as in the checkpoint"),
+        ((16, 1, 3, 3), (16, 16, 3, 3), "depthwise in the checkpoint"),
+        ((16, 16, 3), (16, 1, 3), "depthwise in the model"),
+    ],
+)
+def test_convolutions_in_other_groups(
+    here: tuple[int, ...], there: tuple[int, ...], said: str, tmp_path: Path
+) -> None:
+    names = [f"blocks.{layer}.weight" for layer in ("0.mix", "0.last", "1.mix", "1.last")]
+    torch.save({f"module.{name}": torch.ones(here) for name in names}, tmp_path / "m.pth")
+    found = Answered(_differing(dict.fromkeys(names, (here, there))), tmp_path / "m.pth")
+    assert said in found.said and "tensor parallelism" not in found.said
+    assert not any("load_into" in command for command in found.commands)
+
+
+def test_pictures_of_other_channels_are_no_groups(tmp_path: Path) -> None:
+    shapes = {f"{stem}.weight": ((96, 3, 4, 4), (96, 1, 4, 4)) for stem in ("left", "right")}
+    torch.save({name: torch.ones(one) for name, (one, _) in shapes.items()}, tmp_path / "m.pth")
+    assert "groups" not in Answered(_differing(shapes), tmp_path / "m.pth").said
+
+
+@pytest.mark.parametrize("has_pooling", [False, True])
+def test_numbers_that_a_layer_without_weights_shifts(has_pooling: bool, tmp_path: Path) -> None:
+    def built(*, pooling: bool) -> nn.Module:
+        layers = [nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8)]
+        return nn.ModuleDict({"downsample": nn.Sequential(*([nn.AvgPool2d(2)] if pooling else []), *layers)})
+
+    saved, model = built(pooling=has_pooling), built(pooling=not has_pooling)
+    torch.save(saved.state_dict(), tmp_path / "m.pth")
+    with pytest.raises(RuntimeError) as caught:
+        model.load_state_dict(saved.state_dict())
+    found = Answered(f"RuntimeError: {caught.value}", tmp_path / "m.pth")
+    assert "Below downsample each layer has the number of the other side's plus 1" in found.said
+    side = "checkpoint" if has_pooling else "model"
+    assert f"the {side} has a layer without weights before them" in found.said
+    assert not any("load_into" in command for command in found.commands)
+
+
+def test_groups_of_a_resnet_by_names_without_a_wrapper(tmp_path: Path) -> None:
+    blocks = {f"layer1.{number}.conv2.weight": ((64, 2, 3, 3), (64, 64, 3, 3)) for number in range(3)}
+    state = {f"module.layer1.{number}.conv1.weight": torch.ones(64, 64, 1, 1) for number in range(3)}
+    state.update((f"module.{name}", torch.ones(one)) for name, (one, _) in blocks.items())
+    torch.save(state, tmp_path / "m.pth")
+    found = Answered(_differing(blocks), tmp_path / "m.pth")
+    assert (
+        "are in 32 groups, a ResNeXt, in the checkpoint, and in 1 group, a ResNet, in the model" in found.said
+    )
+
+
+def test_a_path_of_the_machine_that_trained(tmp_path: Path) -> None:
+    path = "/root/.cache/torch/transformers/0c370616.309f0c29"
+    torch.save({"state_dict": {"w": torch.ones(2)}, "tokenizer": {"vocab_file": path}}, tmp_path / "m.pt")
+    found = Answered(f'OSError: Not found: "{path}": No such file or directory Error #2', tmp_path / "m.pt")
+    assert "This path stands in this file at tokenizer.vocab_file" in found.said
+
+
+def test_a_module_that_became_a_package(tmp_path: Path) -> None:
+    (tmp_path / "m.pkl").write_bytes(b"\x80\x02cflair.embeddings.token\nFlairEmbeddings\n.")
+    text = (
+        "ModuleNotFoundError: No module named 'flair.embeddings.token'; 'flair.embeddings' is not a package"
+    )
+    found = Answered(text, tmp_path / "m.pkl")
+    assert "flair.embeddings is installed, as one module" in found.said
+    assert "another version of flair wrote the file" in found.said and "PYTHONPATH" not in found.said

@@ -23,6 +23,8 @@ _GLOBAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'")
 _MODULE = re.compile(r"No module named '([\w.]{1,500})'")
+_FLAT = re.compile(r"No module named '([\w.]{1,500})'; '([\w.]{1,500})' is not a package")
+"""The words of Python where a module is there, and a part of it is asked for."""
 _VERSION = re.compile(r"(?:^|[._-])version$")
 _OF_YOLO = {"models.yolo", "models.common", "models.experimental"}
 """Modules of YOLOv5 and YOLOv7, which their files name."""
@@ -164,6 +166,10 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     found = _ATTRIBUTE.search(message.text)
+    flat = _FLAT.search(message.text)
+    if flat is not None:
+        yield from _of_older_layout(flat[1], flat[2], case)
+        return
     lacking = _MODULE.search(message.text)
     if found is None and lacking is not None and rows_of(case.survey.checkpoint, lacking[1]):
         yield Statement(
@@ -211,6 +217,20 @@ def _of_another_unpickler(message: Message) -> bool:
 
 
 _LOOKED_UP = re.compile(r"Can't get attribute '([\w.]{1,200})'")
+
+
+def _of_older_layout(name: str, module: str, case: Case) -> Iterator[Statement]:
+    """Answer a package that is installed, and has a module where the file has a package of modules."""
+    package = module.partition(".")[0]
+    yield Statement(
+        f"{show(module, 120)} is installed, as one module, and the file names {show(name, 120)},"
+        f" a part of it: another version of {show(package, 60)} wrote the file. Most likely a"
+        " newer one, for packages grow so; a file of your own by this name hides the package, too."
+    )
+    versions = [(row, text) for row, text in recorded_versions(case) if _is_version_of(package, row)]
+    if versions:
+        texts = [f"{show(row, 60)} = {show(text, 60)}" for row, text in versions]
+        yield Statement(f"The file says {and_more(texts, _VERSIONS)}.")
 
 
 def _is_version_of(package: str, name: str) -> bool:

@@ -16,10 +16,12 @@ from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
 from ckpt.ext.explain.case import Answer, Case, Shapes, Statement, be_verb, finding_statements, looked_at
 from ckpt.ext.explain.families.architectures import (
     compare_depths,
+    groups_statement,
     input_statements,
     likely_pair,
     name_architectures,
     scaled_rows,
+    shifted_statement,
     width_statement,
 )
 from ckpt.ext.explain.families.beginnings import (
@@ -197,13 +199,16 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     shapes_in_file = {
         name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
+    as_stripped = _as_stripped(message, shapes_in_file)
+    shifted = shifted_statement(message)
     # The architecture decides, so it stands before long lists of names.
     deciding = (
         []
         if case.is_useless
         else [
-            *name_architectures(message, shapes_in_file),
-            *compare_depths(message, shapes_in_file),
+            *name_architectures(message, as_stripped),
+            *compare_depths(message, as_stripped),
+            *([] if shifted is None else [shifted]),
         ]
     )
     rows = [
@@ -219,6 +224,19 @@ def _answer_keys(message: Message, case: Case) -> Answer:
             row for row in _shape_statements(message, case, differing, shapes_in_file) if row not in deciding
         ]
     return Answer(path, (*serious, *rows), shapes=differing)
+
+
+def _as_stripped(message: Message, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a file by the names of an error, where the program had stripped the prefix of a wrapper."""
+    said = [*message.unexpected, *(row.name for row in message.mismatched)]
+    bare = {unwrapped_name(name): shape for name, shape in shapes.items()}
+    is_stripped = (
+        bool(said)
+        and len(bare) == len(shapes)
+        and not any(name in shapes for name in said)
+        and all(name in bare for name in said)
+    )
+    return bare if is_stripped else shapes
 
 
 _OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out", "final_logits_bias")
@@ -803,6 +821,8 @@ def _shape_statements(
         return
     if not _is_enough(message, shapes):
         return
+    if shifted_statement(message) is not None or groups_statement(same) is not None:
+        return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
         yield load_into_statement(case.survey, "Load what fits, and keep the model's own values elsewhere:")
 
@@ -842,6 +862,10 @@ def _shape_reasons(
             f"{counted_noun(len(empty), 'tensor')} of the checkpoint {'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
             " leaves parameters whose values lie with all ranks. The weights are elsewhere."
         )
+        return
+    groups = groups_statement(rows)
+    if groups is not None:
+        yield groups
         return
     if _is_of_a_rank(rows):
         yield Statement(

@@ -15,6 +15,7 @@ NOT_FOUND = re.compile(
     r"(?:No such file or directory|Not a directory): (?:Posix|Windows)?(?:Path\()?['\"]([^'\"\n]{1,2000})['\"]"
     r"|(?:Model|Checkpoint|Config|Weights?|Pre-?trained \w{1,20}) (?:file |path )?(?:not found|does not exist)(?: at| in)?:? ['\"]?([^\s'\"]{1,2000})"
     r"|(?:Checkpoint|Model|Config|Weights?) (?:file |path )?(?:at )?['\"]?([^\s'\"]{1,2000}?)['\"]? (?:was )?(?:not found|does not exist)\b"
+    r"|Not found: ['\"]([^'\"\n]{1,2000})['\"]: No such file"
     r"|(?:FileNotFoundError|OSError|IOError|AssertionError): ['\"]?([^\s'\"]{1,2000})['\"]? (?:can not be found|is not a checkpoint file|not exists?\b|does not exist|is not a file)"
 )
 """The words of programs that find no file, with the path in one of the groups."""
