@@ -412,10 +412,6 @@ def _missing_statements(
             f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} not in this file under a name that ckpt can match.",
             tuple(absent),
         )
-    parts = parts_left_out(absent, shapes) if alone else []
-    if parts:
-        yield parts_statement(parts, shapes, message)
-        return
     unkept = {} if present else lost_of_recurrent(shapes, case)
     if unkept and set(unkept) <= set(absent):
         yield recurrent_statement(unkept)
@@ -432,6 +428,10 @@ def _missing_statements(
             "They are the head for a task, which the checkpoint of a base model does not have: expected, where the model is to be"
             " trained for a new task. Without training its answers are random."
         )
+        return
+    parts = parts_left_out(absent, shapes) if alone else []
+    if parts:
+        yield parts_statement(parts, shapes, message)
         return
     if absent and not (present or met or unexpected or message.mismatched or respelled.partners):
         added = added_layers(absent, shapes)
