@@ -107,6 +107,8 @@ LIMITS = [
     "ext.explain.families.architectures._LEAST_PARTS",
     "ext.explain.families.architectures._LEAST_WIDE",
     "ext.explain.families.architectures._MOST_PARTS",
+    "ext.explain.families.architectures._MANY_INPUTS",
+    "ext.explain.families.memory._HEAVY",
     "ext.explain.families.keys._MOST_RANKS",
     "ext.explain.families.keys._LEAST_DIVIDED",
     "ext.explain.families.keys._LAST",

@@ -84,7 +84,7 @@ class Case:
     """A checkpoint that is asked about an error. `verify` reads all of its bytes; `plan` finds the commands that work.
 
     `older` is an earlier save of the run, where one was given. `is_folder` is true where the user named a folder, also one in which
-    a single file is the checkpoint.
+    a single file is the checkpoint. `names_in` gives the names of the tensors of another file, and none where it cannot be read.
     """
 
     def __init__(
@@ -96,12 +96,14 @@ class Case:
         older: Older | None = None,
         *,
         is_folder: bool = False,
+        names_in: Callable[[str], Collection[str]] = lambda path: (),
     ) -> None:
         self.survey = survey
         self.older = older
         self.plan = plan
         self.section = section
         self.is_folder = is_folder
+        self.names_in = names_in
         self._verify = verify
 
     @cached_property

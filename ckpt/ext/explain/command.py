@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Collection
 from io import BufferedReader
 from typing import cast
 
@@ -206,7 +207,15 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             verified = None if is_url(path) else lambda: _verify_path(path, limits)
             older = None if request.older is None else _compare_older(request.older, survey, request)
             folder = os.path.isdir(path)
-            case = Case(survey, planning(survey), request.section, verified, older, is_folder=folder)
+            case = Case(
+                survey,
+                planning(survey),
+                request.section,
+                verified,
+                older,
+                is_folder=folder,
+                names_in=lambda other: _names_in(other, limits),
+            )
             return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
@@ -234,7 +243,13 @@ def _explain_log(found: Explanation, path: str, request: _Request) -> Explanatio
         with opened(path, request.limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, None)
             folder = os.path.isdir(path)
-            return explain_noticed(found, Case(survey, planning(survey), is_folder=folder))
+            case = Case(
+                survey,
+                planning(survey),
+                is_folder=folder,
+                names_in=lambda other: _names_in(other, request.limits),
+            )
+            return explain_noticed(found, case)
     except (UnreadableError, UnsupportedError):
         return None  # the log names no error, so the file is not asked why
 
@@ -291,6 +306,15 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
         is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
         changed=sum(row.status == "changed" for row in parameters),
     )
+
+
+def _names_in(path: str, limits: Limits) -> Collection[str]:
+    """The names of the tensors of a file beside the checkpoint, or none where it is no checkpoint."""
+    try:
+        with opened(path, limits, tell=False) as checkpoint:
+            return {entry.name for entry in checkpoint.survey.tensors}
+    except CkptError:
+        return ()
 
 
 def _verify_path(path: str, limits: Limits) -> VerifyReport:

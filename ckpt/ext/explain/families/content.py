@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -25,8 +26,6 @@ from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
-from ckpt.formats import open as open_checkpoint
-from ckpt.model.errors import CkptError
 from ckpt.model.nodes import Node, Opaque, tensor_of
 from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import REGISTERED, children_of
@@ -509,11 +508,7 @@ def _file_with(name: str, case: Case) -> Statement | None:
     parts = set(case.survey.checkpoint.parts)
     others = [file for file in folder.names() if file.endswith(_WEIGHTS) and file not in parts]
     for file in sorted(others)[:_STRAYS]:
-        try:
-            with open_checkpoint(folder.child(file)) as other:
-                has_name = any(entry.name == name for entry in other.tensors)
-        except CkptError:
-            continue
+        has_name = name in case.names_in(os.path.join(path, file))
         if has_name:
             shown = show(file, 80)
             own = sorted(part for part in parts if part.endswith(_WEIGHTS))

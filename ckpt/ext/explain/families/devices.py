@@ -127,7 +127,7 @@ _LEFT = (
 
 
 def _tensors_of_groups(case: Case) -> Iterator[Statement]:
-    """Name the tensors in the groups of an optimizer: load_state_dict moves those of its state alone.
+    """Name the tensors in the groups of an optimizer: load_state_dict moves its state alone.
 
     Source: torch/optim/optimizer.py `Optimizer.load_state_dict`, whose `update_group` casts nothing.
     """

@@ -25,7 +25,7 @@ _OLDER = "A program that is older than the file reads it by other rules: take a 
 
 
 def _metadata(case: Case) -> dict[str, Json]:
-    """The plain values of the metadata by their keys, those of the architecture without its name."""
+    """The plain values of the metadata by their keys, without the name of the architecture before them."""
     values = {
         str(value.path[-1]): cast(Json, value.node)
         for value in case.survey.checkpoint.values
