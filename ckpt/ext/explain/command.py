@@ -95,6 +95,8 @@ def command(
         is_log, text = True, _read_log(text, limits)
     found = search(text)
     is_silent = not has_error(found.text) and (path is None or not has_warning(found.text))
+    if path is not None and _is_message(found.text):
+        is_silent = False  # who pipes one line beside a file asks about it
     if is_log and found.page is None and is_silent:
         request = _Request(None, None, None, limits)
         noticed = None if path is None else _explain_log(found, path, request)
@@ -118,6 +120,15 @@ def command(
         lambda name: _write_explanation(_explain_path(found, name, request), json=json),
         json="ckpt.explain" if json else None,
     )
+
+
+_SHORT = 1
+"""Lines of a text that is one message, and no log."""
+
+
+def _is_message(text: str) -> bool:
+    """Tell whether a text is so short that it is a message, and no log."""
+    return sum(bool(line.strip()) for line in text.splitlines()) <= _SHORT
 
 
 def _write_explanation(found: Explanation, *, json: bool) -> int:

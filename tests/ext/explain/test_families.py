@@ -73,6 +73,7 @@ MESSAGES = [
     ("quantized", "ValueError: Blockwise 4bit quantization only supports 16/32-bit floats, but got torch.uint8"),
     ("stateless", "RuntimeError: The state of _OptimStateKey(unflat_param_names=('a.weight', 'b.bias'), is_fsdp_managed=True) is empty. This should happen when"),
     ("schedule", "ValueError: Tried to step 60002 times. The specified number of total steps is 60000"),
+    ("embedding", "Notice: learned_embeds.bin was trained on a model with an incompatible token dimension: 768 vs 1."),
     ("unscaled", "ValueError: Attempting to unscale FP16 gradients."),
     ("random", "RuntimeError: RNG state is wrong size"),
     ("pipeline", "RuntimeError: ERROR: clip input is invalid: None"),

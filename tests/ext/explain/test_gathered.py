@@ -14,6 +14,7 @@ import oracle
 import pytest
 import torch
 from answered import Answered
+from process import ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -626,3 +627,57 @@ def test_a_module_that_became_a_package(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "m.pkl")
     assert "flair.embeddings is installed, as one module" in found.said
     assert "another version of flair wrote the file" in found.said and "PYTHONPATH" not in found.said
+
+
+def test_embeddings_of_textual_inversion(tmp_path: Path) -> None:
+    save_file({"clip_g": torch.ones(2, 1280), "clip_l": torch.ones(2, 768)}, tmp_path / "neg.safetensors")
+    text = "ValueError: Loaded state dictionary is incorrect: {'clip_g': tensor([[0.1]])}."
+    found = Answered(text, tmp_path / "neg.safetensors")
+    assert found.kind == "embedding" and "It is for SDXL" in found.said
+    assert found.loaded().keys() == {"clip_g", "clip_l"}
+    torch.save({"<cat>": torch.ones(768)}, tmp_path / "learned_embeds.bin")
+    notice = (
+        "Notice: learned_embeds.bin was trained on a model with an incompatible token dimension: 768 vs 1."
+    )
+    single = Answered(notice, tmp_path / "learned_embeds.bin")
+    assert "768 is the width of Stable Diffusion 1" in single.said and "[1, 768]" in single.said
+    save_file(
+        {"text_model.embeddings.position_embedding.weight": torch.ones(2, 2)}, tmp_path / "m.safetensors"
+    )
+    other = Answered(text, tmp_path / "m.safetensors")
+    assert other.said.startswith("This file has 1 tensor, and an embedding") and "It is for" not in other.said
+
+
+def test_a_name_below_another_first_word(tmp_path: Path) -> None:
+    names = ("patch_embed.proj.weight", "layers1.0.norm1.weight")
+    state = {f"swinViT.{name}": torch.ones(2, 2) for name in names}
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "m.pt")
+    found = Answered("KeyError: 'module.patch_embed.proj.weight'", tmp_path / "m.pt")
+    assert (
+        "This file has it as swinViT.patch_embed.proj.weight, below swinViT. in the place of module."
+        in found.said
+    )
+    assert "another architecture" not in found.said
+    written = torch.load(found.run("ckpt rename"))
+    assert written["state_dict"].keys() == {f"module.{name}" for name in names}
+    other = Answered("KeyError: 'module.head.last.weight'", tmp_path / "m.pt")
+    assert "This file has it as" not in other.said
+
+
+def test_kernels_of_another_size(tmp_path: Path) -> None:
+    shapes = {f"stage{number}.proj.weight": ((4, 4, 3, 3), (4, 4, 1, 1)) for number in range(2)}
+    torch.save({name: torch.ones(one) for name, (one, _) in shapes.items()}, tmp_path / "m.pth")
+    found = Answered(_differing(shapes), tmp_path / "m.pth")
+    assert "2 convolutions have a kernel of 3 x 3 in the checkpoint and of 1 x 1 in the model" in found.said
+    flat = dict.fromkeys(shapes, ((4, 4, 1, 1), (4, 4, 1)))
+    torch.save({name: torch.ones(4, 4, 1, 1) for name in flat}, tmp_path / "flat.pth")
+    assert "kernel of" not in Answered(_differing(flat), tmp_path / "flat.pth").said
+
+
+def test_one_line_beside_a_file_is_a_question(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "m.pth")
+    found = Answered("Notice: it was made by another program.", tmp_path / "m.pth")
+    assert found.code == 2 and found.loaded().keys() == {"w"}
+    log = "step 1 of 3\nstep 2 of 3\nstep 3 of 3\n"
+    done = ckpt("explain", "-", "m.pth", cwd=tmp_path, input=log.encode())
+    assert (done.code, done.out) == (0, b"no error in this text\n")

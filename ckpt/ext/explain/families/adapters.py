@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, finding_statements
+from ckpt.ext.explain.case import Case, Statement, finding_statements, load_statements
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.model.text import and_more, counted_noun, show
@@ -154,7 +154,61 @@ def _first_words(name: str) -> str:
     return "_".join(first.split("_")[:2]) if first.startswith(("lora_", "lycoris_")) else first
 
 
+_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 1280: "the second text encoder of SDXL"}  # fmt: skip
+"""The width of an embedding of textual inversion -> the models whose text encoder has it."""
+_MOST_EMBEDDED = 8
+"""Tensors that the file of an embedding has at most."""
+
+
+def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a loader of textual inversion: what the file holds for which text encoder."""
+    shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
+    is_small = 0 < len(shapes) <= _MOST_EMBEDDED
+    vectors = {name: shape for name, shape in shapes.items() if is_small and shape[-1:] and len(shape) < 3}
+    if not vectors or any(name.count(".") > 1 for name in vectors):
+        yield Statement(
+            f"This file has {counted_noun(len(shapes), 'tensor')}, and an embedding of textual"
+            " inversion has one, or one for each text encoder: another file was loaded."
+        )
+        yield from load_statements(case)
+        return
+    rows = [f"{show(name, 80)} {list(shape)}" for name, shape in vectors.items()]
+    yield Statement(f"This is an embedding of textual inversion: {and_more(rows, 4)}.")
+    if {"clip_l", "clip_g"} <= vectors.keys():
+        yield Statement(
+            "It is for SDXL, whose two text encoders have a tensor each: clip_l is for the first,"
+            " and clip_g for the second. load_textual_inversion of diffusers takes one at a time"
+            " (text_encoder=pipe.text_encoder, tokenizer=pipe.tokenizer for clip_l, and those with"
+            " _2 for clip_g); ComfyUI and A1111 take the file."
+        )
+        yield from load_statements(case, "Its tensors load so:")
+        return
+    widths = {shape[-1] for shape in vectors.values()}
+    known = [f"{width:,} is the width of {_WIDTHS[width]}" for width in widths if width in _WIDTHS]
+    if known:
+        yield Statement(f"{and_more(known, 2)}: it goes with a model of that kind alone.")
+    single = [name for name, shape in vectors.items() if len(shape) == 1]
+    if single:
+        yield Statement(
+            f"{show(single[0], 80)} is a single vector, of one dimension. A reader that wants rows"
+            f" takes its size for their number: give it [1, {vectors[single[0]][0]}]"
+            " (tensor.unsqueeze(0)), or take a newer version of the reader."
+        )
+    yield from load_statements(case, "Its tensors load so:")
+
+
 FAMILIES = (
+    Family(
+        "embedding",
+        (
+            r"Loaded state dictionary is incorrect: ",
+            r"loaded state dictionary of the textual embedding",
+            r"incompatible token dimension: \d{1,6} vs\.? \d{1,6}",
+            r"as neither textual inversion embedding nor diffuser concept",
+        ),
+        answer_from_statements(_answer_embedding),
+        needs_open=True,
+    ),
     Family(
         "valuehead",
         (

@@ -107,6 +107,24 @@ def groups_statement(rows: Sequence[Mismatch]) -> Statement | None:
     )
 
 
+def kernel_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that convolutions have other kernels, where nothing else of them differs, or return None."""
+    sizes = {(row.checkpoint[2:], row.model[2:]) for row in rows}
+    is_alike = all(
+        len(row.checkpoint) == len(row.model) > 2 and row.checkpoint[:2] == row.model[:2] for row in rows
+    )
+    if not rows or not is_alike or len(sizes) != 1:
+        return None
+    here, there = (" x ".join(map(str, size)) for size in next(iter(sizes)))
+    one = len(rows) == 1
+    return Statement(
+        f"{counted_noun(len(rows), 'convolution')} {'has' if one else 'have'} a kernel of"
+        f" {here} in the checkpoint and of {there} in the model, and the same channels: another"
+        " version of the program, or other settings of it. Build the model of the checkpoint:"
+        " no reshaping makes one kernel of the other."
+    )
+
+
 _MANY_INPUTS = 8
 """Inputs that a convolution inside of a model has at least; a picture has fewer channels."""
 

@@ -343,6 +343,10 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield stray
         yield from load_statements(case)
         return
+    moved = None if places else _under_another_beginning(name, case)
+    if moved is not None:
+        yield moved
+        return
     if not places:
         yield from _of_another_program(name, case)
     if _NAME_OF_A_TENSOR.search(name):
@@ -470,6 +474,36 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
             f"Its {counted_noun(len(keys), 'blob')} are of a backbone{last}, and none is of a detector: take the file of a trained"
             " detector, or give this one as the weights that a training begins with."
         )
+
+
+_LEAST_TAIL = 3
+"""Parts at the end of a name that two names must share to be one tensor under two beginnings."""
+
+
+def _under_another_beginning(name: str, case: Case) -> Statement | None:
+    """Say that a file has a tensor below another first word, with the command that gives it the one asked for."""
+    first, _, tail = name.partition(".")
+    if tail.count(".") + 1 < _LEAST_TAIL or len(case.survey.candidates) != 1:
+        return None
+    names = case.survey.candidates[0].names()
+    found = [other for other in names if other == tail or other.endswith(f".{tail}")]
+    if len(found) != 1:
+        return None
+    beginning = found[0].removesuffix(tail)
+    text = (
+        f"This file has it as {show(found[0], 120)}"
+        + (
+            f", below {show(beginning, 80)} in the place of {show(first, 80)}.:"
+            if beginning
+            else f", without {show(first, 80)}. before it:"
+        )
+        + " the program looks for the names of another run, or of another wrapper."
+    )
+    sub = f"s/^{re.escape(beginning)}/{first}./"
+    way = case.plan(("rename", "--sub", sub)) if first.isidentifier() else None
+    if way is None or way.command is None:
+        return Statement(text)
+    return Statement(f"{text} With the name that it asks for:", (), way.command)
 
 
 def _with_numbers(name: str, case: Case) -> Statement | None:

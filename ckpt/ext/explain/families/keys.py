@@ -18,6 +18,7 @@ from ckpt.ext.explain.families.architectures import (
     compare_depths,
     groups_statement,
     input_statements,
+    kernel_statement,
     likely_pair,
     name_architectures,
     scaled_rows,
@@ -806,6 +807,9 @@ def _shape_statements(
                 " strides differ. Give both the same plans: nnUNetv2_move_plans_between_datasets copies those of the target to the dataset of the"
                 " pretraining, which is then preprocessed and trained with them."
             )
+        kernels = None if all(_is_reshaped(row) for row in same) else kernel_statement(same)
+        if kernels is not None:
+            yield kernels
         yield from _shape_reasons(same, shapes, message)
         yield from settings_of(same, case)
         yield from _recorded_settings(message, case)
