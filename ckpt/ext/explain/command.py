@@ -89,13 +89,14 @@ def command(
     text = " ".join(words[: len(words) - len(paths)])
     if path is None and (section is not None or model is not None):
         raise UsageError(f"{'--section' if model is None else '--model'} needs the PATH of a checkpoint")
-    if text == "-":
+    is_piped = text == "-"
+    if is_piped:
         is_log, text = True, _read_stdin(tee=tee)
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _read_log(text, limits)
     found = search(text)
     is_silent = not has_error(found.text) and (path is None or not has_warning(found.text))
-    if path is not None and _is_message(found.text):
+    if path is not None and is_piped and _is_message(found.text):
         is_silent = False  # who pipes one line beside a file asks about it
     if is_log and found.page is None and is_silent:
         request = _Request(None, None, None, limits)
