@@ -1,4 +1,6 @@
-"""Errors of loaders of adapters (LoRA): names that another trainer gave, and names that belong to another model."""
+"""Errors of loaders of adapters (LoRA): names that another trainer gave, and names that
+belong to another model.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,18 @@ _STYLES = (
         re.compile(r"^(?:lora_unet|lora_te\d?|lora_transformer|lycoris)_"),
         "kohya (sd-scripts): underscores in place of dots",
     ),
-    (re.compile(r"\.lora_[AB](?:\.\w{1,100})?\.weight$"), "peft and diffusers: lora_A and lora_B"),
-    (re.compile(r"(?:_lora|\.lora)\.(?:up|down)\.weight$"), "diffusers before 0.22: lora.up and lora.down"),
-    (re.compile(r"\.(?:hada_w\d_[ab]|lokr_w\d|oft_|boft_)"), "LyCORIS (LoHa, LoKr, OFT)"),
+    (
+        re.compile(r"\.lora_[AB](?:\.\w{1,100})?\.weight$"),
+        "peft and diffusers: lora_A and lora_B",
+    ),
+    (
+        re.compile(r"(?:_lora|\.lora)\.(?:up|down)\.weight$"),
+        "diffusers before 0.22: lora.up and lora.down",
+    ),
+    (
+        re.compile(r"\.(?:hada_w\d_[ab]|lokr_w\d|oft_|boft_)"),
+        "LyCORIS (LoHa, LoKr, OFT)",
+    ),
     (re.compile(r"\.lora_(?:down|up)\.weight$"), "kohya: lora_down and lora_up"),
 )
 
@@ -37,22 +48,28 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         yield from finding_statements(case.at_least("error"))
         yield from _of_another_base(message, known, names, case)
         return
-    yield from finding_statements([*case.at_least("error"), *case.found("adapter-names")])
+    yield from finding_statements(
+        [*case.at_least("error"), *case.found("adapter-names")]
+    )
     if found is None:
         yield Statement(
-            "No name of this file is that of an adapter of LoRA: another file was loaded, or it is a whole model."
+            "No name of this file is that of an adapter of LoRA: another file was "
+            "loaded, or it is a whole model."
         )
         return
     label, count = found
     begins = list(dict.fromkeys(_first_words(name) for name in names))
     yield Statement(
-        f"This file holds an adapter of LoRA in the names of {label} ({count:,} of {counted_noun(len(names), 'tensor')})."
+        f"This file holds an adapter of LoRA in the names of {label} ({count:,} of "
+        f"{counted_noun(len(names), 'tensor')})."
         f" They begin with {and_more([show(begin, 60) for begin in begins], 4)}."
     )
     if "No adapter loaded" in message.text:
         yield Statement(
-            "The program asked for an adapter and has none: no call had loaded one, or the load before had found no name of its model and said"
-            " so in a warning alone. In diffusers load_lora_adapter takes names that begin with the part (transformer., unet.);"
+            "The program asked for an adapter and has none: no call had loaded one, or "
+            "the load before had found no name of its model and said"
+            " so in a warning alone. In diffusers load_lora_adapter takes names that "
+            "begin with the part (transformer., unet.);"
             " prefix=None takes names without it."
         )
         return
@@ -61,9 +78,12 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         return
     prefix = re.search(r"prefix='?([\w.]{1,60})", message.text)
     if prefix is not None and not any(name.startswith(prefix[1]) for name in names):
-        yield Statement(f"None begins with {show(prefix[1], 60)}, which the loader looks for.")
+        yield Statement(
+            f"None begins with {show(prefix[1], 60)}, which the loader looks for."
+        )
     yield Statement(
-        "A loader takes those of its own kind: load it in the program that the trainer names, or convert the names."
+        "A loader takes those of its own kind: load it in the program that the trainer "
+        "names, or convert the names."
     )
 
 
@@ -79,18 +99,31 @@ def _take_unloaded(message: Message, text: str, start: int) -> Message:
     return message._replace(names=tuple(found)[:MOST_NAMES])
 
 
-def _of_another_base(message: Message, known: set[str], names: list[str], case: Case) -> Iterator[Statement]:
-    """Answer a loader that has read the names of an adapter, and found no layers for them."""
+def _of_another_base(
+    message: Message, known: set[str], names: list[str], case: Case
+) -> Iterator[Statement]:
+    """Answer a loader that has read the names of an adapter, and found no layers for
+    them.
+    """
     count = len(message.names)
-    share = "all of them" if len(known) == len(names) else f"{len(known):,} of its {len(names):,}"
+    share = (
+        "all of them"
+        if len(known) == len(names)
+        else f"{len(known):,} of its {len(names):,}"
+    )
     listed = (
         "Each name of the message is one of this file"
         if len(known) == count
-        else f"{len(known):,} of the {counted_noun(count, 'name')} of the message are of this file"
+        else (
+            f"{len(known):,} of the {counted_noun(count, 'name')} of the message are "
+            "of this file"
+        )
     )
     yield Statement(
-        f"{listed} ({share}). The loader has read them, and the model that was loaded has no"
-        " layers for them: it is of another kind than the model that the adapter was trained"
+        f"{listed} ({share}). The loader has read them, and the model that was loaded "
+        "has no"
+        " layers for them: it is of another kind than the model that the adapter was "
+        "trained"
         " on, or a newer program knows the names of this trainer."
     )
     rows = [
@@ -100,12 +133,15 @@ def _of_another_base(message: Message, known: set[str], names: list[str], case: 
     ]
     if rows:
         yield Statement(
-            f"The file says what it was trained on: {and_more(rows, 3)}. Load that model, or one of its kind."
+            f"The file says what it was trained on: {and_more(rows, 3)}. Load that "
+            "model, or one of its kind."
         )
     else:
         yield Statement(
-            "The file does not say which model it was trained on. The layers that it changes"
-            f" begin with {and_more([show(begin, 60) for begin in dict.fromkeys(_first_words(name) for name in names)], 4)}."
+            "The file does not say which model it was trained on. The layers that it "
+            "changes"
+            " begin with "
+            f"{and_more([show(begin, 60) for begin in dict.fromkeys(_first_words(name) for name in names)], 4)}."
         )
 
 
@@ -113,16 +149,22 @@ _LAYER = re.compile(r"^(?:base_model\.model\.)?(.{1,2000}?)\.lora_(?:A|down)\.")
 
 
 def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
-    """Name the layers that an adapter changes, and the base model that its config names."""
-    layers = list(dict.fromkeys(match[1] for name in names if (match := _LAYER.match(name))))
+    """Name the layers that an adapter changes, and the base model that its config
+    names.
+    """
+    layers = list(
+        dict.fromkeys(match[1] for name in names if (match := _LAYER.match(name)))
+    )
     if layers:
         shown = and_more([show(layer, 120) for layer in layers], 4)
         yield Statement(
-            f"It changes {counted_noun(len(layers), 'layer')}: {shown}. The base model has none of these names."
+            f"It changes {counted_noun(len(layers), 'layer')}: {shown}. The base model "
+            "has none of these names."
         )
     for _, node in case.finds_value(("base_model_name_or_path",))[:1]:
         yield Statement(
-            f"adapter_config.json names {show(str(node), 120)} as the base model. Load that one, of the class that the adapter was trained"
+            f"adapter_config.json names {show(str(node), 120)} as the base model. Load "
+            "that one, of the class that the adapter was trained"
             " on."
         )
 
@@ -133,15 +175,19 @@ def _value_head(message: Message, case: Case) -> Iterator[Statement]:
     heads = [entry.name for entry in case.survey.tensors if _HEADS.search(entry.name)]
     if heads:
         yield Statement(
-            f"This file holds a value head: {and_more([show(name, 120) for name in heads], 4)}. The loader looks for it in value_head.safetensors"
+            "This file holds a value head: "
+            f"{and_more([show(name, 120) for name in heads], 4)}. The loader looks for "
+            "it in value_head.safetensors"
             " or value_head.bin, or this is not the file that was loaded."
         )
         return
     is_adapter = any(".lora_" in entry.name for entry in case.survey.tensors)
     what = "an adapter of LoRA alone" if is_adapter else "a model without one"
     yield Statement(
-        f"No tensor of this file is a value head (v_head.summary of trl): it is {what}, of another stage than the training of a reward model."
-        " Take the checkpoint of that stage, or the file value_head.safetensors that it wrote beside its own."
+        "No tensor of this file is a value head (v_head.summary of trl): it is "
+        f"{what}, of another stage than the training of a reward model."
+        " Take the checkpoint of that stage, or the file value_head.safetensors that "
+        "it wrote beside its own."
     )
 
 
@@ -149,25 +195,40 @@ _HEADS = re.compile(r"(?:^|\.)(?:v_head|value_head|reward_head)\.")
 
 
 def _first_words(name: str) -> str:
-    """The first words of a name: kohya writes `lora_unet_` and `lora_te_`, others a module."""
+    """The first words of a name: kohya writes `lora_unet_` and `lora_te_`, others a
+    module.
+    """
     first = name.partition(".")[0]
-    return "_".join(first.split("_")[:2]) if first.startswith(("lora_", "lycoris_")) else first
+    return (
+        "_".join(first.split("_")[:2])
+        if first.startswith(("lora_", "lycoris_"))
+        else first
+    )
 
 
 _WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 1280: "the second text encoder of SDXL"}  # fmt: skip
-"""The width of an embedding of textual inversion -> the models whose text encoder has it."""
+"""The width of an embedding of textual inversion -> the models whose text encoder has
+it.
+"""
 _MOST_EMBEDDED = 8
 """Tensors that the file of an embedding has at most."""
 
 
 def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a loader of textual inversion: what the file holds for which text encoder."""
+    """Answer a loader of textual inversion: what the file holds for which text
+    encoder.
+    """
     shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
     is_small = 0 < len(shapes) <= _MOST_EMBEDDED
-    vectors = {name: shape for name, shape in shapes.items() if is_small and shape[-1:] and len(shape) < 3}
+    vectors = {
+        name: shape
+        for name, shape in shapes.items()
+        if is_small and shape[-1:] and len(shape) < 3
+    }
     if not vectors or any(name.count(".") > 1 for name in vectors):
         yield Statement(
-            f"This file has {counted_noun(len(shapes), 'tensor')}, and an embedding of textual"
+            f"This file has {counted_noun(len(shapes), 'tensor')}, and an embedding of "
+            "textual"
             " inversion has one, or one for each text encoder: another file was loaded."
         )
         yield from load_statements(case)
@@ -176,21 +237,31 @@ def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(f"This is an embedding of textual inversion: {and_more(rows, 4)}.")
     if {"clip_l", "clip_g"} <= vectors.keys():
         yield Statement(
-            "It is for SDXL, whose two text encoders have a tensor each: clip_l is for the first,"
-            " and clip_g for the second. load_textual_inversion of diffusers takes one at a time"
-            " (text_encoder=pipe.text_encoder, tokenizer=pipe.tokenizer for clip_l, and those with"
+            "It is for SDXL, whose two text encoders have a tensor each: clip_l is for "
+            "the first,"
+            " and clip_g for the second. load_textual_inversion of diffusers takes one "
+            "at a time"
+            " (text_encoder=pipe.text_encoder, tokenizer=pipe.tokenizer for clip_l, "
+            "and those with"
             " _2 for clip_g); ComfyUI and A1111 take the file."
         )
         yield from load_statements(case, "Its tensors load so:")
         return
     widths = {shape[-1] for shape in vectors.values()}
-    known = [f"{width:,} is the width of {_WIDTHS[width]}" for width in widths if width in _WIDTHS]
+    known = [
+        f"{width:,} is the width of {_WIDTHS[width]}"
+        for width in widths
+        if width in _WIDTHS
+    ]
     if known:
-        yield Statement(f"{and_more(known, 2)}: it goes with a model of that kind alone.")
+        yield Statement(
+            f"{and_more(known, 2)}: it goes with a model of that kind alone."
+        )
     single = [name for name, shape in vectors.items() if len(shape) == 1]
     if single:
         yield Statement(
-            f"{show(single[0], 80)} is a single vector, of one dimension. A reader that wants rows"
+            f"{show(single[0], 80)} is a single vector, of one dimension. A reader "
+            "that wants rows"
             f" takes its size for their number: give it [1, {vectors[single[0]][0]}]"
             " (tensor.unsqueeze(0)), or take a newer version of the reader."
         )

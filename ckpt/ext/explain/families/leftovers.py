@@ -1,4 +1,6 @@
-"""Keys that one side alone has, where all the others fit: scales that were trained, and layers that a newer program adds."""
+"""Keys that one side alone has, where all the others fit: scales that were trained, and
+layers that a newer program adds.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,40 @@ from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import counter
 
 _TRAINED = re.compile(
-    r"(?:^|[._])(?:gain|gamma|alpha|lambda|(?:layer|skip|res|residual|branch)_?scale)\d{0,2}$"
+    r"(?:^|[._])(?:gain|gamma|alpha|lambda|(?:layer|skip|res|residual"
+    r"|branch)_?scale)\d{0,2}$"
 )
-"""The last word of a scale that is trained. Plain `scale` is not among them: quantizers name theirs so."""
+"""The last word of a scale that is trained. Plain `scale` is not among them: quantizers
+name theirs so.
+"""
 _RELEASED = re.compile(r"([A-Za-z]\w{2,60})-[0-9a-f]{8}\.\w{1,20}")
-"""The name of a file that begins with its model, before the first letters of its checksum."""
+"""The name of a file that begins with its model, before the first letters of its
+checksum.
+"""
 
 
-def trained_scales(left: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the keys without a place that are scales inside of modules whose other tensors have their place."""
+def trained_scales(
+    left: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """Return the keys without a place that are scales inside of modules whose other
+    tensors have their place.
+    """
     lost = set(left)
     taken = {name.rpartition(".")[0] for name in shapes if name not in lost}
-    parents = {parent for name in taken for parent in (name, name.rpartition(".")[0]) if parent}
-    return [name for name in left if _TRAINED.search(name) and name.rpartition(".")[0] in parents]
+    parents = {
+        parent for name in taken for parent in (name, name.rpartition(".")[0]) if parent
+    }
+    return [
+        name
+        for name in left
+        if _TRAINED.search(name) and name.rpartition(".")[0] in parents
+    ]
 
 
 def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | None:
-    """Say that scales are lost without which the model gives other results, or return None where all of them have one value."""
+    """Say that scales are lost without which the model gives other results, or return
+    None where all of them have one value.
+    """
     wanted = set(names)
     values = [
         counter(entry.tensor)
@@ -41,9 +60,13 @@ def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | No
         return None  # a constant has one value everywhere
     words = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
     text = (
-        f"{counted_noun(len(names), 'key')} of these {'is a scale that was' if len(names) == 1 else 'are scales that were'} trained"
-        f" ({and_more([show(word, 60) for word in words], 3)}{_range_of(numbers)}), in blocks whose other tensors the model takes. With"
-        " strict=False it loads without them, and gives other results than the model that was saved. Build the model that has them."
+        f"{counted_noun(len(names), 'key')} of these "
+        f"{'is a scale that was' if len(names) == 1 else 'are scales that were'} "
+        "trained"
+        f" ({and_more([show(word, 60) for word in words], 3)}{_range_of(numbers)}), in "
+        "blocks whose other tensors the model takes. With"
+        " strict=False it loads without them, and gives other results than the model "
+        "that was saved. Build the model that has them."
     )
     released = _RELEASED.fullmatch(os.path.basename(case.survey.path))
     if released is not None:
@@ -52,20 +75,26 @@ def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | No
 
 
 def _range_of(numbers: Sequence[float]) -> str:
-    """The lowest and the highest of some numbers that differ, as a part of a sentence."""
+    """The lowest and the highest of some numbers that differ, as a part of a
+    sentence.
+    """
     if len(set(numbers)) < 2:
         return ""
     return f", from {min(numbers):.3g} to {max(numbers):.3g}"
 
 
-# --- a program that builds more ---------------------------------------------------------------------------------------
+# --- a program that builds more -------------------------------------------------------
 
 _FEW = 10
-"""Tensors of a file for each key that lacks, from which on the key is an addition to the same model."""
+"""Tensors of a file for each key that lacks, from which on the key is an addition to
+the same model.
+"""
 
 
 def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | None:
-    """Say that a program adds layers to blocks that a file has, or return None where a key lacks its whole block."""
+    """Say that a program adds layers to blocks that a file has, or return None where a
+    key lacks its whole block.
+    """
     if not absent or len(names) < _FEW * len(absent):
         return None
     shared = shared_beginning(sorted(names)).rstrip(".")
@@ -76,12 +105,18 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
     block = max(blocks, key=len)
     wanted = absent[blocks.index(block)][len(block) + 1 :].partition(".")[0]
     held = dict.fromkeys(
-        name[len(block) + 1 :].partition(".")[0] for name in names if name.startswith(f"{block}.")
+        name[len(block) + 1 :].partition(".")[0]
+        for name in names
+        if name.startswith(f"{block}.")
     )
     return Statement(
-        f"The message names no unexpected key, so all {counted_noun(len(names), 'tensor')} of the model in this file have their place. The model asks for"
-        f" {len(absent):,} more, in blocks that the file has: {show(block, 100)} has {and_more([show(word, 40) for word in held], 4)} here, and no"
-        f" {show(wanted, 40)}. Most likely the program is of another version than the one that saved, or was built with other options. Take that version:"
+        "The message names no unexpected key, so all "
+        f"{counted_noun(len(names), 'tensor')} of the model in this file have their "
+        "place. The model asks for"
+        f" {len(absent):,} more, in blocks that the file has: {show(block, 100)} has "
+        f"{and_more([show(word, 40) for word in held], 4)} here, and no"
+        f" {show(wanted, 40)}. Most likely the program is of another version than the "
+        "one that saved, or was built with other options. Take that version:"
         " what is loaded without these keys is random there."
     )
 
@@ -105,7 +140,7 @@ def _block_of(name: str, blocks: Collection[str]) -> str:
     return parent
 
 
-# --- tables and parts that were not saved ------------------------------------------------------------
+# --- tables and parts that were not saved ---------------------------------------------
 
 _TABLES = frozenset(
     (
@@ -114,7 +149,9 @@ _TABLES = frozenset(
         "relative_coords_table",
     )
 )  # fmt: skip
-"""The last words of buffers that a model makes when it is built: positions and masks."""
+"""The last words of buffers that a model makes when it is built: positions and
+masks.
+"""
 
 
 def tables_alone(absent: Sequence[str]) -> bool:
@@ -123,12 +160,17 @@ def tables_alone(absent: Sequence[str]) -> bool:
 
 
 def tables_statements(absent: Sequence[str], survey: Survey) -> Iterator[Statement]:
-    """Say that a model makes by itself what lacks, and print the line that leaves it as it is."""
+    """Say that a model makes by itself what lacks, and print the line that leaves it as
+    it is.
+    """
     text = (
         f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} by"
-        f" {'its name a table' if len(absent) == 1 else 'their names tables'} that the model"
-        " makes when it is built (positions, masks), and no trained weights. Some versions"
-        " of a program save them, and others do not. strict=False leaves the model's own:"
+        f" {'its name a table' if len(absent) == 1 else 'their names tables'} that the "
+        "model"
+        " makes when it is built (positions, masks), and no trained weights. Some "
+        "versions"
+        " of a program save them, and others do not. strict=False leaves the model's "
+        "own:"
     )
     load = survey.load.expression
     if load is None or len(survey.candidates) != 1:
@@ -138,43 +180,63 @@ def tables_statements(absent: Sequence[str], survey: Survey) -> Iterator[Stateme
 
 
 def parts_left_out(absent: Sequence[str], names: Collection[str]) -> list[str]:
-    """Return the first words of all keys that lack, where no name of a file begins with any."""
-    wanted = list(dict.fromkeys(name.partition(".")[0] for name in absent if "." in name))
+    """Return the first words of all keys that lack, where no name of a file begins with
+    any.
+    """
+    wanted = list(
+        dict.fromkeys(name.partition(".")[0] for name in absent if "." in name)
+    )
     held = {name.partition(".")[0] for name in names}
     is_apart = len(held) > 1 and all("." in name for name in absent)
     return [] if not is_apart or held.intersection(wanted) else wanted
 
 
-def parts_statement(parts: Sequence[str], names: Collection[str], message: Message) -> Statement:
+def parts_statement(
+    parts: Sequence[str], names: Collection[str], message: Message
+) -> Statement:
     """Say that whole parts of a model were left out when a file was saved."""
     held = list(dict.fromkeys(show(name.partition(".")[0], 40) for name in names))
     text = (
-        f"No tensor of this file is of {and_more([show(part, 40) for part in parts], 4)}: the"
-        f" whole part is not in it. It has {and_more(held, 6)}. Exports leave out what only"
+        "No tensor of this file is of "
+        f"{and_more([show(part, 40) for part in parts], 4)}: the"
+        f" whole part is not in it. It has {and_more(held, 6)}. Exports leave out what "
+        "only"
         " the training needs; else the file is of a model without it."
     )
     if "_IncompatibleKeys" in message.text and not message.unexpected:
-        text += f" The load went on, and all {len(names):,} tensors of the file have their place."
+        text += (
+            f" The load went on, and all {len(names):,} tensors of the file have their "
+            "place."
+        )
     return Statement(text)
 
 
 _FUSED = re.compile(r"(?:^|[._])(?:rbr_)?reparam(?:_conv|eterized)?\.|_reparam\.")
-"""A layer into which the branches of a block are put together for inference: RepVGG, MobileOne."""
+"""A layer into which the branches of a block are put together for inference: RepVGG,
+MobileOne.
+"""
 
 
 def form_of_blocks(absent: Sequence[str], left: Sequence[str]) -> Statement | None:
-    """Say that a file and a model have other forms of the same blocks: branches, or one layer."""
+    """Say that a file and a model have other forms of the same blocks: branches, or one
+    layer.
+    """
     if absent and left and _are_all(absent, _FUSED) and not _have_any(left, _FUSED):
         return Statement(
-            "The model was built for inference, with one layer in the place of the branches of"
-            " each block, and this file has the branches, as they are trained. Build the model"
-            " for training (deploy=False), load, and let its code put the branches together"
+            "The model was built for inference, with one layer in the place of the "
+            "branches of"
+            " each block, and this file has the branches, as they are trained. Build "
+            "the model"
+            " for training (deploy=False), load, and let its code put the branches "
+            "together"
             " then (switch_to_deploy, reparameterize_model)."
         )
     if absent and left and _are_all(left, _FUSED) and not _have_any(absent, _FUSED):
         return Statement(
-            "This file was converted for inference: one layer stands in the place of the"
-            " branches of each block, and the model was built with branches. Build it for"
+            "This file was converted for inference: one layer stands in the place of "
+            "the"
+            " branches of each block, and the model was built with branches. Build it "
+            "for"
             " inference (deploy=True). To train, take the checkpoint from before it was"
             " converted, for no tool takes the sum apart again."
         )
@@ -185,34 +247,63 @@ def _have_any(names: Sequence[str], pattern: re.Pattern[str]) -> bool:
     return any(pattern.search(name) for name in names)
 
 
-# --- experts ----------------------------------------------------------------------------------------------------------
+# --- experts --------------------------------------------------------------------------
 
 _EXPERT_ALONE = re.compile(r"\.experts\.local_experts\.\d+\.linear_fc[12]\.")
 """The name of a layer of one expert in Megatron-LM."""
-_EXPERTS_AS_ONE = re.compile(r"\.experts\.(?:weight[12]|linear_fc[12]\.(?:weight|bias)\d+)$")
+_EXPERTS_AS_ONE = re.compile(
+    r"\.experts\.(?:weight[12]|linear_fc[12]\.(?:weight|bias)\d+)$"
+)
 """The name of a tensor in which Megatron-LM has the experts for grouped GEMM."""
 _OF_EXPERTS = re.compile(r"(?:^|[._])(?:moe|experts?)(?:_|$)")
 
 
-def layout_of_experts(absent: Sequence[str], left: Sequence[str], case: Case) -> Statement | None:
-    """Say that Megatron-LM keeps experts one by one in the file and together in the model, or the other way round."""
+def layout_of_experts(
+    absent: Sequence[str], left: Sequence[str], case: Case
+) -> Statement | None:
+    """Say that Megatron-LM keeps experts one by one in the file and together in the
+    model, or the other way round.
+    """
     settings = {
         value.name: value.node
         for value in case.survey.checkpoint.values
-        if value.path and _OF_EXPERTS.search(str(value.path[-1])) and isinstance(value.node, (bool, int))
+        if value.path
+        and _OF_EXPERTS.search(str(value.path[-1]))
+        and isinstance(value.node, (bool, int))
     }
-    recorded = next((value for name, value in settings.items() if name.endswith("moe_grouped_gemm")), None)
-    shown = and_more([f"{show(name, 80)} is {value}" for name, value in settings.items()], 3)
+    recorded = next(
+        (
+            value
+            for name, value in settings.items()
+            if name.endswith("moe_grouped_gemm")
+        ),
+        None,
+    )
+    shown = and_more(
+        [f"{show(name, 80)} is {value}" for name, value in settings.items()], 3
+    )
     said = f" In this file {shown}." if settings else ""
-    if _are_all(absent, _EXPERTS_AS_ONE) and _are_all(left, _EXPERT_ALONE) and recorded is not True:
+    if (
+        _are_all(absent, _EXPERTS_AS_ONE)
+        and _are_all(left, _EXPERT_ALONE)
+        and recorded is not True
+    ):
         return Statement(
-            "This file has a layer of its own for each expert (local_experts), and the model was built for grouped GEMM, with the experts of a layer"
-            f" together.{said} Load it without --moe-grouped-gemm. No renaming makes the one of the other."
+            "This file has a layer of its own for each expert (local_experts), and the "
+            "model was built for grouped GEMM, with the experts of a layer"
+            f" together.{said} Load it without --moe-grouped-gemm. No renaming makes "
+            "the one of the other."
         )
-    if _are_all(absent, _EXPERT_ALONE) and _are_all(left, _EXPERTS_AS_ONE) and recorded is not False:
+    if (
+        _are_all(absent, _EXPERT_ALONE)
+        and _are_all(left, _EXPERTS_AS_ONE)
+        and recorded is not False
+    ):
         return Statement(
-            "This file has the experts of a layer together, for grouped GEMM, and the model was built with a layer of its own for each (local_experts)."
-            f"{said} Load it with --moe-grouped-gemm. No renaming makes the one of the other."
+            "This file has the experts of a layer together, for grouped GEMM, and the "
+            "model was built with a layer of its own for each (local_experts)."
+            f"{said} Load it with --moe-grouped-gemm. No renaming makes the one of the "
+            "other."
         )
     return None
 

@@ -15,13 +15,24 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun
 
-_PACKED = ("qweight", "quant_weight", "weight_packed", "packed_weight", "weight_int8", "int_weight")
-"""The names that quantizers give the packed weight of a layer: GPTQ, AWQ, lit-gpt, compressed-tensors, HQQ."""
+_PACKED = (
+    "qweight",
+    "quant_weight",
+    "weight_packed",
+    "packed_weight",
+    "weight_int8",
+    "int_weight",
+)
+"""The names that quantizers give the packed weight of a layer: GPTQ, AWQ, lit-gpt,
+compressed-tensors, HQQ.
+"""
 _OF_PACKED = (*_PACKED, "scales", "zeros", "qzeros", "g_idx", "weight_scale", "weight_shape", "weight_zero_point", "scale", "zero_point")  # fmt: skip
 
 
 def _packed_layers(names: Iterable[str]) -> dict[str, list[str]]:
-    """The layers that have a packed weight and scales among some names -> their leaves."""
+    """The layers that have a packed weight and scales among some names -> their
+    leaves.
+    """
     layers: dict[str, list[str]] = {}
     for name in names:
         layer, _, leaf = name.rpartition(".")
@@ -37,81 +48,109 @@ def _packed_layers(names: Iterable[str]) -> dict[str, list[str]]:
 def packed_and_plain(
     packed: Iterable[str], plain: Collection[str], *, is_saved: bool = False
 ) -> tuple[frozenset[str], str] | None:
-    """Return the layers that are packed on one side and plain on the other, and the sentence on them.
+    """Return the layers that are packed on one side and plain on the other, and the
+    sentence on them.
 
     `is_saved` means that the packed ones are of the file.
     """
     layers = _packed_layers(packed)
     if not layers or not all(f"{layer}.weight" in plain for layer in layers):
         return None
-    names = {f"{layer}.{leaf}" for layer, leaves in layers.items() for leaf in (*leaves, "weight")}
+    names = {
+        f"{layer}.{leaf}"
+        for layer, leaves in layers.items()
+        for leaf in (*leaves, "weight")
+    }
     leaves = list(dict.fromkeys(leaf for group in layers.values() for leaf in group))
     where = f"({and_more(leaves, 4)} in {counted_noun(len(layers), 'layer')})"
     if is_saved:
         text = (
-            f"This file is quantized {where}, and the model was built for plain weights: build it for the quantization of the file, or take the"
+            f"This file is quantized {where}, and the model was built for plain "
+            "weights: build it for the quantization of the file, or take the"
             " checkpoint from before it."
         )
     else:
         same = "layer" if len(layers) == 1 else "layers"
         text = (
-            f"The model was built for quantized weights {where}, and this file is not quantized: it has weight in the same {same}. Build the model"
-            " without quantization, or quantize this checkpoint first with the tool of that program, and load what it writes."
+            f"The model was built for quantized weights {where}, and this file is not "
+            f"quantized: it has weight in the same {same}. Build the model"
+            " without quantization, or quantize this checkpoint first with the tool of "
+            "that program, and load what it writes."
         )
     return frozenset(names), text
 
 
 def built_by_quantizers(case: Case) -> Iterator[Statement]:
-    """Say which models have a place for scales, and whether the folder tells a loader of it."""
+    """Say which models have a place for scales, and whether the folder tells a loader
+    of it.
+    """
     text = "Layers of the quantizer take scales, and plain layers do not."
-    is_folder = any(value.name.partition(".")[0] == "config" for value in case.survey.checkpoint.values)
-    has_config = any("quantization_config" in value.name for value in case.survey.checkpoint.values)
+    is_folder = any(
+        value.name.partition(".")[0] == "config"
+        for value in case.survey.checkpoint.values
+    )
+    has_config = any(
+        "quantization_config" in value.name for value in case.survey.checkpoint.values
+    )
     if is_folder and not has_config:
         yield Statement(
-            f"{text} Loaders build them by quantization_config, and config.json has no quantization_config: take config.json from where the"
+            f"{text} Loaders build them by quantization_config, and config.json has no "
+            "quantization_config: take config.json from where the"
             " weights were quantized."
         )
     else:
         yield Statement(
-            f"{text} from_pretrained and servers build them by quantization_config in config.json."
+            f"{text} from_pretrained and servers build them by quantization_config in "
+            "config.json."
         )
     yield from command_statements(
-        "The floats that the codes stand for, for plain layers:", case.plan(("dequantized",))
+        "The floats that the codes stand for, for plain layers:",
+        case.plan(("dequantized",)),
     )
 
 
 def before_converters(case: Case) -> Iterator[Statement]:
     """Say what converters to GGUF take in the place of weights with scales."""
     yield Statement(
-        "Converters to GGUF take weights that were not quantized: convert the original model, and quantize the GGUF"
+        "Converters to GGUF take weights that were not quantized: convert the original "
+        "model, and quantize the GGUF"
         " (llama-quantize)."
     )
     yield from command_statements(
-        "Or make floats of the codes first. The precision that is lost does not come back:",
+        (
+            "Or make floats of the codes first. The precision that is lost does not "
+            "come back:"
+        ),
         case.plan(("dequantized",)),
     )
 
 
 def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a quantizer whose layers got weights of another kind than they were built for."""
+    """Answer a quantizer whose layers got weights of another kind than they were built
+    for.
+    """
     scaled = case.found("scaled")
     yield from finding_statements(scaled)
     if scaled:
         if "into non-quantized" in message.text:
             yield Statement(
-                "bitsandbytes quantizes a layer when it moves to the GPU, and takes saved"
+                "bitsandbytes quantizes a layer when it moves to the GPU, and takes "
+                "saved"
                 " codes only after that: model.cuda() before load_state_dict."
             )
         elif "only supports 16/32-bit floats" in message.text:
             yield Statement(
-                "A loader that quantizes got codes, and cannot quantize them again: leave"
+                "A loader that quantizes got codes, and cannot quantize them again: "
+                "leave"
                 " load_in_4bit or load_in_8bit out."
             )
         yield from built_by_quantizers(case)
         return
     yield Statement(
-        "No weight of this file is quantized in a way that ckpt knows: load it into plain"
-        " layers, or let the loader quantize it (quantization_config of from_pretrained)."
+        "No weight of this file is quantized in a way that ckpt knows: load it into "
+        "plain"
+        " layers, or let the loader quantize it (quantization_config of "
+        "from_pretrained)."
     )
     yield from load_statements(case)
 

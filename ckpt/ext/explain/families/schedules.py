@@ -1,4 +1,6 @@
-"""Errors of schedulers whose schedule is over: OneCycleLR counts its steps, and a checkpoint brings the count along."""
+"""Errors of schedulers whose schedule is over: OneCycleLR counts its steps, and a
+checkpoint brings the count along.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import show
 
-_STEPPED = re.compile(r"Tried to step (\d{1,12}) times\. The specified number of total steps is (\d{1,12})")
+_STEPPED = re.compile(
+    r"Tried to step (\d{1,12}) times\. The specified number of total steps is "
+    r"(\d{1,12})"
+)
 _SCHEDULES = ("total_steps", "last_epoch")
 
 
@@ -29,27 +34,33 @@ def _answer_schedule(message: Message, case: Case) -> Iterator[Statement]:
         steps, last = row["total_steps"], row["last_epoch"]
         if steps != total:
             yield Statement(
-                f"{label} is the state of a OneCycleLR of {steps:,} steps, and the message"
+                f"{label} is the state of a OneCycleLR of {steps:,} steps, and the "
+                "message"
                 f" is of another one ({total:,})."
             )
             continue
         done = "all are done" if last + 1 >= steps else f"{last:,} are done"
         yield Statement(
             f"{label} is the state of a OneCycleLR of {steps:,} steps, of which {done}"
-            f" (last_epoch {last:,}). load_state_dict of a scheduler takes total_steps and"
-            " the phases from the checkpoint, whatever the new scheduler was built with:"
+            f" (last_epoch {last:,}). load_state_dict of a scheduler takes total_steps "
+            "and"
+            " the phases from the checkpoint, whatever the new scheduler was built "
+            "with:"
             " a longer run ends at the same step."
         )
     if any(row["total_steps"] == total for row in cycles.values()):
         yield Statement(
-            "To train longer, leave the load of its state out and build a new schedule for"
+            "To train longer, leave the load of its state out and build a new schedule "
+            "for"
             " the steps that are to come: the optimizer keeps its own state. To end as"
-            " planned, step the scheduler once for each batch, and not after the last one."
+            " planned, step the scheduler once for each batch, and not after the last "
+            "one."
         )
     elif not cycles:
         yield Statement(
             "No state of a OneCycleLR is in this file: the program built it for too few"
-            " steps. total_steps is the number of epochs times the number of batches, of"
+            " steps. total_steps is the number of epochs times the number of batches, "
+            "of"
             " the whole run, and each call of step counts."
         )
     yield from load_statements(case)
