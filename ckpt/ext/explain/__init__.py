@@ -107,7 +107,8 @@ def search(text: str) -> Explanation:
 _AN_ERROR = re.compile(
     r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b"
     r"|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
-    r"|\bError\b|\berror:|\bBus error\b|\(core dumped\)",
+    r"|\bError\b|\b(?:error|ERROR):|\berror (?:loading|while)\b|\bException during\b"
+    r"|\bBus error\b|\(core dumped\)",
     re.MULTILINE,
 )
 

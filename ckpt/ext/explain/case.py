@@ -98,6 +98,8 @@ class Case:
 
     `older` is an earlier save of the run, where one was given. `is_folder` is true
     where the user named a folder, also one in which a single file is the checkpoint.
+    `names_in` gives the names of the tensors of another file, and none where it cannot
+    be read.
     """
 
     def __init__(
@@ -109,12 +111,14 @@ class Case:
         older: Older | None = None,
         *,
         is_folder: bool = False,
+        names_in: Callable[[str], Collection[str]] = lambda path: (),
     ) -> None:
         self.survey = survey
         self.older = older
         self.plan = plan
         self.section = section
         self.is_folder = is_folder
+        self.names_in = names_in
         self._verify = verify
 
     @cached_property
@@ -265,9 +269,9 @@ def looked_at(case: Case, text: str = "") -> Answer:
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
-        rows.append(
-            Statement(f"ckpt finds nothing in this file ({label}) that stops a load.")
-        )
+        scaled = list(finding_statements(case.found("scaled")))
+        nothing = f"ckpt finds nothing in this file ({label}) that stops a load."
+        rows += scaled or [Statement(nothing)]
         return Answer(
             case.survey.path,
             (*rows, *_describe_checkpoint(case, text), *load_statements(case)),

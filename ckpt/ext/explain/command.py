@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Collection
 from io import BufferedReader
 from typing import cast
 
@@ -100,7 +101,8 @@ def command(
             f"{'--section' if model is None else '--model'} needs the PATH of a "
             "checkpoint"
         )
-    if text == "-":
+    is_piped = text == "-"
+    if is_piped:
         is_log, text = True, _read_stdin(tee=tee)
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _read_log(text, limits)
@@ -108,6 +110,8 @@ def command(
     is_silent = not has_error(found.text) and (
         path is None or not has_warning(found.text)
     )
+    if path is not None and is_piped and _is_message(found.text):
+        is_silent = False  # who pipes one line beside a file asks about it
     if is_log and found.page is None and is_silent:
         request = _Request(None, None, None, limits)
         noticed = None if path is None else _explain_log(found, path, request)
@@ -138,6 +142,15 @@ def command(
         lambda name: _write_explanation(_explain_path(found, name, request), json=json),
         json="ckpt.explain" if json else None,
     )
+
+
+_SHORT = 1
+"""Lines of a text that is one message, and no log."""
+
+
+def _is_message(text: str) -> bool:
+    """Tell whether a text is so short that it is a message, and no log."""
+    return sum(bool(line.strip()) for line in text.splitlines()) <= _SHORT
 
 
 def _write_explanation(found: Explanation, *, json: bool) -> int:
@@ -257,6 +270,7 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 verified,
                 older,
                 is_folder=folder,
+                names_in=lambda other: _names_in(other, limits),
             )
             return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:
@@ -291,9 +305,13 @@ def _explain_log(
         with opened(path, request.limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, None)
             folder = os.path.isdir(path)
-            return explain_noticed(
-                found, Case(survey, planning(survey), is_folder=folder)
+            case = Case(
+                survey,
+                planning(survey),
+                is_folder=folder,
+                names_in=lambda other: _names_in(other, request.limits),
             )
+            return explain_noticed(found, case)
     except (UnreadableError, UnsupportedError):
         return None  # the log names no error, so the file is not asked why
 
@@ -359,6 +377,17 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
         is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
         changed=sum(row.status == "changed" for row in parameters),
     )
+
+
+def _names_in(path: str, limits: Limits) -> Collection[str]:
+    """The names of the tensors of a file beside the checkpoint, or none where it is no
+    checkpoint.
+    """
+    try:
+        with opened(path, limits, tell=False) as checkpoint:
+            return {entry.name for entry in checkpoint.survey.tensors}
+    except CkptError:
+        return ()
 
 
 def _verify_path(path: str, limits: Limits) -> VerifyReport:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ckpt.evidence.wrappers import wrapper_prefix
 from ckpt.ext.explain.case import Case
-from ckpt.ext.explain.families.devices import is_replicated
+from ckpt.ext.explain.families.devices import has_tensors_in_groups, is_replicated
 from ckpt.ext.explain.message import Message
 
 
@@ -45,7 +45,9 @@ CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
         is_replicated(message) and not case.survey.checkpoint.traits.names_are_code
     ),
     "on-cpu": lambda message, case: (
-        "cpu" in message.text and not case.survey.checkpoint.code_devices
+        "cpu" in message.text
+        and not case.survey.checkpoint.code_devices
+        and not has_tensors_in_groups(message, case)
     ),
     "broken": lambda message, case: bool(case.damage),
     "no-file": lambda message, case: False,

@@ -70,6 +70,8 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "unexpected",
         _compile_pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)"),
     ),
+    # torchtune
+    ("unexpected", _compile_pattern(r"Found unexpected key:")),
     # transformers before 5, diffusers
     ("unexpected", _compile_pattern(r"were not used when initializing \w{1,200}:")),
     ("missing", _compile_pattern(r"are newly initialized:")),

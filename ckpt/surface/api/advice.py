@@ -27,6 +27,7 @@ SUFFIXES = {
     "convert": ".converted",
     "convert --plain": ".plain",
     "convert --complete-optimizer": ".complete",
+    "convert --dequantize": ".dequantized",
     "warmstart": ".warm",
     "salvage": ".whole",
     "average": ".average",
@@ -37,6 +38,7 @@ suggest.
 """
 _COMPLETE = "--complete-optimizer"
 _WITH_CONFIG = "--with-config"
+_DEQUANTIZE = "--dequantize"
 _SHARD_BYTES = 5_000_000_000
 """Bytes of weights that are written as one file; more of them as shards."""
 _SECTIONS = 8
@@ -97,6 +99,8 @@ class Ways:
             return self._planned_way(
                 ("convert", "--shard-size", "5GB") if is_large else ("convert",)
             )
+        if words[0] == "dequantized":
+            return self._first_way(self._dequantizing_commands())
         if words[0] == "completed":
             return self._planned_way(("convert", _COMPLETE))
         if words[0] == "stripped":
@@ -140,6 +144,18 @@ class Ways:
         models = self._survey.candidates
         for section in models[:_SECTIONS] if len(models) > 1 else ():
             yield ("slim", "--section", section.name)
+
+    def _dequantizing_commands(self) -> Iterator[tuple[str, ...]]:
+        """With the config, which names the quantization, where a folder has one."""
+        path = self._survey.path
+        if os.path.isdir(path):
+            from ckpt.surface.api.config_files import (
+                has_config,
+            )  # here: only a folder may have one
+
+            if has_config(path):
+                yield ("convert", _DEQUANTIZE, _WITH_CONFIG)
+        yield ("convert", _DEQUANTIZE)
 
     def _plain_commands(self) -> Iterator[tuple[str, ...]]:
         if not self._survey.checkpoint.traits.names_are_code:
@@ -211,7 +227,11 @@ class Ways:
                 self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes
             )
         if _WITH_CONFIG in words:
-            return path_beside(self._survey.path, SUFFIXES["strip"], ())
+            suffix = f"convert {_DEQUANTIZE}" if _DEQUANTIZE in words else "strip"
+            return path_beside(self._survey.path, SUFFIXES[suffix], ())
+        if _DEQUANTIZE in words:
+            suffix = SUFFIXES[f"convert {_DEQUANTIZE}"]
+            return formats.out_beside(self._survey.checkpoint, suffix, same_format=True)
         suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
         checkpoint = self._survey.checkpoint
         stays = words[0] != "convert" or (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.commands.rewriting.report import Change, RewriteReport
 from ckpt.commands.rewriting.sets import weights_file
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
@@ -40,10 +40,10 @@ def changed_by(
         survey = Survey(weights_file(survey.checkpoint))
     checkpoint = survey.checkpoint
     is_convert = words[0] == "convert"
-    if is_convert:
-        format = save.format_for(out, _option_value(words, "--format"))
-    elif "--with-config" in words:
+    if "--with-config" in words:
         format = save.SHARD_FORMAT
+    elif is_convert:
+        format = save.format_for(out, _option_value(words, "--format"))
     else:
         format = save.same_format(out, checkpoint)
     report = _plan_report(survey, words, format, limits)
@@ -105,7 +105,13 @@ def _plan_report(
         from ckpt.commands.rehome.rehome import moves, rehome
 
         survey = Survey(rehome(survey, moves(to, []), limits).result)
-    return convert(
+    changes: tuple[Change, ...] = ()
+    if "--dequantize" in words:
+        report = load_hook("quantised").dequantised(survey, limits)
+        if not report.changes:
+            raise UnsupportedError("no weight is quantised in a way that ckpt reads")
+        survey, changes = Survey(report.result), report.changes
+    converted = convert(
         survey,
         format,
         save.traits_of(format),
@@ -117,6 +123,7 @@ def _plan_report(
         optimizer_keys=_option_value(words, "--optimizer-keys"),
         complete_optimizer="--complete-optimizer" in words,
     )
+    return converted._replace(changes=(*changes, *converted.changes))
 
 
 def _check_result(

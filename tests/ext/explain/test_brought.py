@@ -88,10 +88,8 @@ def test_a_training_checkpoint_is_taken_for_a_model(tmp_path: Path) -> None:
 def test_a_key_that_is_not_there(key: str, tmp_path: Path) -> None:
     found = Answered(f"KeyError: '{key}'", training(tmp_path / "t.pth"))
 
-    assert (
-        "The keys of this file are epoch, model and optimizer. The weights are in "
-        "model."
-    ) in found.said
+    keys = f"The keys of this file are epoch, model and optimizer, and none is {key}."
+    assert f"{keys} The weights are in model." in found.said
     assert set(found.loaded()) == set(WEIGHTS)
 
 

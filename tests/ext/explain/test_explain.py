@@ -90,10 +90,7 @@ def test_bodies_hold_no_markup(page: Page) -> None:
             "Loading puts tensors on a GPU that is "
             "not there, or is full"
         )),
-        ((
-            "found at least two devices, cuda:0 "
-            "and cpu"
-        ), "Input on one GPU, weight on another"),
+        ("found at least two devices, cuda:0 and cpu", "Tensors on two devices"),
     ],
 )  # fmt: skip
 def test_parts_of_a_message_are_enough(text: str, title: str) -> None:

@@ -139,6 +139,73 @@ MESSAGES = [
         "ValueError: You are trying to save a non contiguous tensor: `encoder.weight` "
         "which is not allowed."
     )),
+    ("cpu-memory", (
+        "RuntimeError: unable to mmap 23802932552 bytes from file "
+        "<./flux1-dev.safetensors>: Cannot allocate memory (12)"
+    )),
+    ("cpu-memory", (
+        "safetensors_rust.SafetensorError: The paging file is too small for this "
+        "operation to complete. (os error 1455)"
+    )),
+    ("cpu-memory", (
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. "
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes."
+    )),
+    ("cpu-memory", (
+        "numpy._core._exceptions._ArrayMemoryError: "
+        "Unable to allocate 2.00 GiB"
+    )),
+    ("cpu-memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
+    ("mount", "RuntimeError: read(): fd 78 failed with Input/output error"),
+    ("mount", "OSError: [Errno 11] Resource deadlock avoided"),
+    ("gguf", (
+        "llama_model_load: error loading model: check_tensor_dims: tensor "
+        "'blk.0.ffn_gate.weight' has wrong shape; expected 768, 2048, got 768, 3072, "
+        "1, 1"
+    )),
+    ("gguf", (
+        "llama_model_load: error loading model: create_tensor: tensor "
+        "'blk.0.attn_qkv.weight' not found"
+    )),
+    ("gguf", (
+        "llama_model_load: error loading model: done_getting_tensors: wrong number of "
+        "tensors; expected 2131, got 720"
+    )),
+    ("gguf", (
+        "llama_model_load: error loading model: "
+        "unknown model architecture: 'gemma4'"
+    )),
+    ("gguf", (
+        "gpt2_model_load: tensor 'model/h0/attn/c_attn/w' has wrong shape in model "
+        "file: got [1600, 4800], expected [4800, 1600]"
+    )),
+    ("quantized", (
+        "RuntimeError: Loading a quantized checkpoint into non-quantized Linear8bitLt "
+        "is not supported. Please call module.cuda()"
+    )),
+    ("quantized", (
+        "ValueError: Blockwise 4bit quantization only supports 16/32-bit floats, but "
+        "got torch.uint8"
+    )),
+    ("stateless", (
+        "RuntimeError: The state of _OptimStateKey(unflat_param_names=('a.weight', "
+        "'b.bias'), is_fsdp_managed=True) is empty. This should happen when"
+    )),
+    ("schedule", (
+        "ValueError: Tried to step 60002 times. The specified number of total steps is "
+        "60000"
+    )),
+    ("embedding", (
+        "Notice: learned_embeds.bin was trained on a model with an incompatible token "
+        "dimension: 768 vs 1."
+    )),
+    ("unscaled", "ValueError: Attempting to unscale FP16 gradients."),
+    ("random", "RuntimeError: RNG state is wrong size"),
+    ("pipeline", "RuntimeError: ERROR: clip input is invalid: None"),
+    ("pipeline", (
+        "If the VAE is from a checkpoint loader node your checkpoint does not contain "
+        "a valid VAE."
+    )),
     # modules and state dicts
     ("finished", (
         "FileNotFoundError: Resume checkpoint not found. Please pass a valid "

@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, finding_statements
+from ckpt.ext.explain.case import Case, Statement, finding_statements, load_statements
 from ckpt.ext.explain.family import Family, answer_from_statements
-from ckpt.ext.explain.message import Message
+from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.model.text import and_more, counted_noun, show
 
 _STYLES = (
@@ -43,6 +43,11 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
+    known = set(message.names).intersection(names)
+    if found is not None and known:
+        yield from finding_statements(case.at_least("error"))
+        yield from _of_another_base(message, known, names, case)
+        return
     yield from finding_statements(
         [*case.at_least("error"), *case.found("adapter-names")]
     )
@@ -80,6 +85,64 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         "A loader takes those of its own kind: load it in the program that the trainer "
         "names, or convert the names."
     )
+
+
+_UNLOADED = re.compile(r"lora key not loaded:?\s{1,4}(\S{1,2000})")
+_BASES = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
+"""Keys of the metadata of an adapter that say which model it was trained on."""
+
+
+def _take_unloaded(message: Message, text: str, start: int) -> Message:
+    """The message, with the names that ComfyUI lists one per line."""
+    del start
+    found = dict.fromkeys(match[1].rstrip(",;") for match in _UNLOADED.finditer(text))
+    return message._replace(names=tuple(found)[:MOST_NAMES])
+
+
+def _of_another_base(
+    message: Message, known: set[str], names: list[str], case: Case
+) -> Iterator[Statement]:
+    """Answer a loader that has read the names of an adapter, and found no layers for
+    them.
+    """
+    count = len(message.names)
+    share = (
+        "all of them"
+        if len(known) == len(names)
+        else f"{len(known):,} of its {len(names):,}"
+    )
+    listed = (
+        "Each name of the message is one of this file"
+        if len(known) == count
+        else (
+            f"{len(known):,} of the {counted_noun(count, 'name')} of the message are "
+            "of this file"
+        )
+    )
+    yield Statement(
+        f"{listed} ({share}). The loader has read them, and the model that was loaded "
+        "has no"
+        " layers for them: it is of another kind than the model that the adapter was "
+        "trained"
+        " on, or a newer program knows the names of this trainer."
+    )
+    rows = [
+        f"{show(name.rpartition('__metadata__.')[2], 60)} = {show(str(node), 80)}"
+        for key in _BASES
+        for name, node in case.finds_value((key,))
+    ]
+    if rows:
+        yield Statement(
+            f"The file says what it was trained on: {and_more(rows, 3)}. Load that "
+            "model, or one of its kind."
+        )
+    else:
+        yield Statement(
+            "The file does not say which model it was trained on. The layers that it "
+            "changes"
+            " begin with "
+            f"{and_more([show(begin, 60) for begin in dict.fromkeys(_first_words(name) for name in names)], 4)}."
+        )
 
 
 _LAYER = re.compile(r"^(?:base_model\.model\.)?(.{1,2000}?)\.lora_(?:A|down)\.")
@@ -143,7 +206,80 @@ def _first_words(name: str) -> str:
     )
 
 
+_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 1280: "the second text encoder of SDXL"}  # fmt: skip
+"""The width of an embedding of textual inversion -> the models whose text encoder has
+it.
+"""
+_MOST_EMBEDDED = 8
+"""Tensors that the file of an embedding has at most."""
+
+
+def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a loader of textual inversion: what the file holds for which text
+    encoder.
+    """
+    shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
+    is_small = 0 < len(shapes) <= _MOST_EMBEDDED
+    vectors = {
+        name: shape
+        for name, shape in shapes.items()
+        if is_small and shape[-1:] and len(shape) < 3
+    }
+    if not vectors or any(name.count(".") > 1 for name in vectors):
+        yield Statement(
+            f"This file has {counted_noun(len(shapes), 'tensor')}, and an embedding of "
+            "textual"
+            " inversion has one, or one for each text encoder: another file was loaded."
+        )
+        yield from load_statements(case)
+        return
+    rows = [f"{show(name, 80)} {list(shape)}" for name, shape in vectors.items()]
+    yield Statement(f"This is an embedding of textual inversion: {and_more(rows, 4)}.")
+    if {"clip_l", "clip_g"} <= vectors.keys():
+        yield Statement(
+            "It is for SDXL, whose two text encoders have a tensor each: clip_l is for "
+            "the first,"
+            " and clip_g for the second. load_textual_inversion of diffusers takes one "
+            "at a time"
+            " (text_encoder=pipe.text_encoder, tokenizer=pipe.tokenizer for clip_l, "
+            "and those with"
+            " _2 for clip_g); ComfyUI and A1111 take the file."
+        )
+        yield from load_statements(case, "Its tensors load so:")
+        return
+    widths = {shape[-1] for shape in vectors.values()}
+    known = [
+        f"{width:,} is the width of {_WIDTHS[width]}"
+        for width in widths
+        if width in _WIDTHS
+    ]
+    if known:
+        yield Statement(
+            f"{and_more(known, 2)}: it goes with a model of that kind alone."
+        )
+    single = [name for name, shape in vectors.items() if len(shape) == 1]
+    if single:
+        yield Statement(
+            f"{show(single[0], 80)} is a single vector, of one dimension. A reader "
+            "that wants rows"
+            f" takes its size for their number: give it [1, {vectors[single[0]][0]}]"
+            " (tensor.unsqueeze(0)), or take a newer version of the reader."
+        )
+    yield from load_statements(case, "Its tensors load so:")
+
+
 FAMILIES = (
+    Family(
+        "embedding",
+        (
+            r"Loaded state dictionary is incorrect: ",
+            r"loaded state dictionary of the textual embedding",
+            r"incompatible token dimension: \d{1,6} vs\.? \d{1,6}",
+            r"as neither textual inversion embedding nor diffuser concept",
+        ),
+        answer_from_statements(_answer_embedding),
+        needs_open=True,
+    ),
     Family(
         "valuehead",
         (
@@ -166,6 +302,7 @@ FAMILIES = (
             r"No adapter loaded\. Please load an adapter",
         ),
         answer_from_statements(_answer_adapter),
+        _take_unloaded,
         needs_open=True,
     ),
 )

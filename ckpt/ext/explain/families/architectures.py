@@ -12,7 +12,7 @@ from fractions import Fraction
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import counted_noun, show
+from ckpt.model.text import and_more, counted_noun, show
 
 _TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
 _TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
@@ -123,6 +123,149 @@ def name_groups(
         " the config and the weights are of different models. Build the model of the "
         "checkpoint, for no block of it fits another."
     )
+
+
+def groups_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that convolutions are in other groups, where nothing but their inputs
+    differs, or return None.
+    """
+    counts = {_group_ratio(row) for row in rows}
+    # One layer alone may be the first one, which takes other pictures.
+    if len(rows) < 2 or len(counts) != 1 or None in counts:
+        return None
+    (ratio,) = counts
+    assert ratio is not None
+    if len({row.checkpoint[1] for row in rows}) == 1 == rows[0].checkpoint[1]:
+        text = (
+            "are depthwise in the checkpoint (a group for each channel), and not in "
+            "the model"
+        )
+    elif len({row.model[1] for row in rows}) == 1 == rows[0].model[1]:
+        text = (
+            "are depthwise in the model (a group for each channel), and not in the "
+            "checkpoint"
+        )
+    elif ratio > 1:
+        text = f"are in {ratio} times as many groups in the checkpoint as in the model"
+    else:
+        text = (
+            f"are in {1 / ratio} times as many groups in the model as in the checkpoint"
+        )
+    return Statement(
+        f"{counted_noun(len(rows), 'convolution')} differ in their inputs alone: they "
+        f"{text}"
+        " (groups of nn.Conv2d). The weights are of another model, or the settings give"
+        " another number of groups: build the model of the checkpoint."
+    )
+
+
+def kernel_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that convolutions have other kernels, where nothing else of them differs, or
+    return None.
+    """
+    sizes = {(row.checkpoint[2:], row.model[2:]) for row in rows}
+    is_alike = all(
+        len(row.checkpoint) == len(row.model) > 2
+        and row.checkpoint[:2] == row.model[:2]
+        for row in rows
+    )
+    if not rows or not is_alike or len(sizes) != 1:
+        return None
+    here, there = (" x ".join(map(str, size)) for size in next(iter(sizes)))
+    one = len(rows) == 1
+    return Statement(
+        f"{counted_noun(len(rows), 'convolution')} {'has' if one else 'have'} a kernel "
+        "of"
+        f" {here} in the checkpoint and of {there} in the model, and the same "
+        "channels: another"
+        " version of the program, or other settings of it. Build the model of the "
+        "checkpoint:"
+        " no reshaping makes one kernel of the other."
+    )
+
+
+_MANY_INPUTS = 8
+"""Inputs that a convolution inside of a model has at least; a picture has fewer
+channels.
+"""
+
+
+def _group_ratio(row: Mismatch) -> Fraction | None:
+    """The inputs of a convolution in the model for each one in the checkpoint, or None
+    where more differs.
+    """
+    one, two = row.checkpoint, row.model
+    if len(one) != len(two) or len(one) < 3 or one[0] != two[0] or one[2:] != two[2:]:
+        return None
+    if (
+        not one[1]
+        or not two[1]
+        or one[1] == two[1]
+        or max(one[1], two[1]) < _MANY_INPUTS
+    ):
+        return None
+    ratio = Fraction(two[1], one[1])
+    whole = max(ratio, 1 / ratio)
+    return ratio if whole.denominator == 1 and one[0] % whole.numerator == 0 else None
+
+
+# --- numbers that are shifted ---------------------------------------------------------
+
+_LAST_NUMBER = re.compile(r"^(.*\.)(\d{1,4})(\.[^.\d][^.]*)$")
+"""A name of a layer of a Sequential: its beginning, its number, its part."""
+_COUNTER = ".num_batches_tracked"
+_SHIFTS = (1, -1, 2, -2)
+
+
+def shifted_statement(message: Message) -> Statement | None:
+    """Say that layers have the same parts under other numbers, where shapes contradict
+    equal ones, or return None.
+    """
+    differing = [row.name for row in message.mismatched]
+    ours = _by_place([*message.unexpected, *differing])
+    theirs = _by_place([*message.missing, *differing])
+    if not differing or None in (ours, theirs) or ours is None or theirs is None:
+        return None
+    if ours.keys() != theirs.keys():
+        return None
+    for shift in _SHIFTS:
+        if all(
+            {(number + shift, part) for number, part in theirs[place]} == ours[place]
+            for place in theirs
+        ):
+            break
+    else:
+        return None
+    places = [place.rstrip(".") for place in ours]
+    sides = ("checkpoint", "model") if shift > 0 else ("model", "checkpoint")
+    count = abs(shift)
+    layer = "a layer" if count == 1 else f"{count} layers"
+    return Statement(
+        f"Below {and_more([show(place, 80) for place in places], 3)} each layer has "
+        "the number"
+        f" of the other side's plus {count}: the {sides[0]} has {layer} without "
+        "weights before"
+        f" them, and the {sides[1]} has not (a pooling, an activation, a dropout). In a"
+        " downsample of a ResNet it is the pooling of ResNet-D. It is another variant "
+        "of the"
+        " model: build the one that was saved. Under other names the weights would "
+        "load, and"
+        " the model would not compute the same."
+    )
+
+
+def _by_place(names: Sequence[str]) -> dict[str, set[tuple[int, str]]] | None:
+    """Return the places of names -> the numbers and parts below them, or None where a
+    name has no number.
+    """
+    found: dict[str, set[tuple[int, str]]] = {}
+    for name in names:
+        match = _LAST_NUMBER.match(name)
+        if match is None:
+            return None
+        if match[3] != _COUNTER:
+            found.setdefault(match[1], set()).add((int(match[2]), match[3]))
+    return found
 
 
 def _has_block(

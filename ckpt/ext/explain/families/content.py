@@ -4,9 +4,12 @@ model, a checkpoint for its weights.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import locate
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import (
@@ -20,7 +23,8 @@ from ckpt.ext.explain.case import (
     root_keys,
 )
 from ckpt.ext.explain.families.beginnings import taken_part
-from ckpt.ext.explain.families.keys import SCALE, built_by_quantizers
+from ckpt.ext.explain.families.keys import SCALE
+from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
@@ -418,7 +422,21 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     scaled = case.found("scaled") if SCALE.search(name.rpartition(".")[2]) else []
     if scaled:
         yield from finding_statements(scaled)
-        yield built_by_quantizers(case)
+        yield from built_by_quantizers(case)
+        return
+    numbered = None if places else _with_numbers(name, case)
+    if numbered is not None:
+        yield numbered
+        yield from load_statements(case)
+        return
+    stray = None if places else _file_with(name, case)
+    if stray is not None:
+        yield stray
+        yield from load_statements(case)
+        return
+    moved = None if places else _under_another_beginning(name, case)
+    if moved is not None:
+        yield moved
         return
     if not places:
         yield from _of_another_program(name, case)
@@ -459,7 +477,15 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     elif keys:
         if _OPTIMIZER_WORD.search(name):
             yield from _where_optimizers_are(case)
-        yield Statement(f"The keys of this file are {keys_text(case)}.")
+        none = "" if places or name in keys else f", and none is {shown}"
+        yield Statement(f"The keys of this file are {keys_text(case)}{none}.")
+        if _VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
+            yield Statement(
+                "A run of VITS, RVC or so-vits-svc goes on from such a file (the G_ "
+                "and D_"
+                " files of logs). The program wants the voice that is exported from it:"
+                " in RVC the file of weights/ without a number, with config and weight."
+            )
         models = [section.name for section in case.survey.candidates if section.name]
         if models:
             yield Statement(
@@ -595,6 +621,112 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
         )
 
 
+_LEAST_TAIL = 3
+"""Parts at the end of a name that two names must share to be one tensor under two
+beginnings.
+"""
+
+
+def _under_another_beginning(name: str, case: Case) -> Statement | None:
+    """Say that a file has a tensor below another first word, with the command that
+    gives it the one asked for.
+    """
+    first, _, tail = name.partition(".")
+    if tail.count(".") + 1 < _LEAST_TAIL or len(case.survey.candidates) != 1:
+        return None
+    names = case.survey.candidates[0].names()
+    found = [other for other in names if other == tail or other.endswith(f".{tail}")]
+    if len(found) != 1:
+        return None
+    beginning = found[0].removesuffix(tail)
+    text = (
+        f"This file has it as {show(found[0], 120)}"
+        + (
+            f", below {show(beginning, 80)} in the place of {show(first, 80)}.:"
+            if beginning
+            else f", without {show(first, 80)}. before it:"
+        )
+        + " the program looks for the names of another run, or of another wrapper."
+    )
+    sub = f"s/^{re.escape(beginning)}/{first}./"
+    way = case.plan(("rename", "--sub", sub)) if first.isidentifier() else None
+    if way is None or way.command is None:
+        return Statement(text)
+    return Statement(f"{text} With the name that it asks for:", (), way.command)
+
+
+def _with_numbers(name: str, case: Case) -> Statement | None:
+    """Say which tensors a name with {} in the place of numbers stands for, or return
+    None.
+    """
+    if "{}" not in name and "{bid}" not in name:
+        return None
+    pattern = re.escape(name)
+    for hole in ("{}", "{bid}"):
+        pattern = pattern.replace(re.escape(hole), r"\d{1,6}")
+    whole = re.compile(pattern)
+    found = [
+        other
+        for section in case.survey.candidates
+        for other in section.names()
+        if whole.fullmatch(other)
+    ]
+    if not found:
+        return None
+    return Statement(
+        f"{show(name, 120)} stands for {counted_noun(len(found), 'tensor')} of this "
+        "file, with"
+        " a number in the braces: "
+        f"{and_more([show(other, 120) for other in found], 3)}. The"
+        " program looks it up in a table of names and has no row for it: it does not "
+        "know"
+        " these layers, which an adapter or another version of the model adds."
+    )
+
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+"""Endings of files that loaders take for weights."""
+_STRAYS = 8
+"""Files of a folder beside the checkpoint that are looked into."""
+
+
+def _file_with(name: str, case: Case) -> Statement | None:
+    """Say that another file of the folder has a tensor of a name, or return None where
+    none has.
+    """
+    path = case.survey.path
+    if not case.is_folder or "." not in name or is_url(path):
+        return None
+    folder = locate(path)
+    parts = set(case.survey.checkpoint.parts)
+    others = [
+        file for file in folder.names() if file.endswith(_WEIGHTS) and file not in parts
+    ]
+    for file in sorted(others)[:_STRAYS]:
+        has_name = name in case.names_in(os.path.join(path, file))
+        if has_name:
+            shown = show(file, 80)
+            own = sorted(part for part in parts if part.endswith(_WEIGHTS))
+            held = and_more([show(part, 80) for part in own], 3)
+            text = (
+                f"{show(name, 120)} is a tensor of {shown}, which lies in this folder "
+                "beside"
+                f" the files of the model ({held}). A loader that takes every file "
+                "meets"
+                f" both: move {shown} out of the folder."
+            )
+            if file == _CONSOLIDATED:
+                text += (
+                    " It is the model in the names of its author: in vLLM --load-format"
+                    " mistral with --config-format mistral takes that one alone."
+                )
+            return Statement(text)
+    return None
+
+
+_CONSOLIDATED = "consolidated.safetensors"
+
+
 def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
     """Say that the file has a tensor of exactly the name that lacks, so that the model
     is what lacks it.
@@ -662,6 +794,10 @@ def _not_averaged(name: str, case: Case) -> Statement | None:
     return None
 
 
+_VITS = frozenset(("model", "iteration", "optimizer", "learning_rate"))
+"""Keys of the checkpoints that VITS and what was made from it write while they
+train.
+"""
 _OF_RESULTS = frozenset(("precision", "recall"))
 """Keys of the results that the evaluation of COCO saves."""
 _NAME_OF_A_TENSOR = re.compile(r"\w[._]\d+[._]\w|\.\w+\.(?:weight|bias)$")

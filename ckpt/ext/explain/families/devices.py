@@ -17,14 +17,16 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import counted_noun, show, size_text
+from ckpt.model.text import and_more, counted_noun, show, size_text
 
 _DEVICE = re.compile(
     r"(?:on (?:a )?(CUDA|\w{2,12}) device(?: (\d{1,4}))?|tagged with ([\w:]{1,40}))"
 )
 _STEP = re.compile(
-    r"state_steps|fused_adam|optimizer\.step|_single_tensor_|_multi_tensor_|exp_avg"
-    r"|momentum_buffer|addcdiv|_foreach_"
+    r"state_steps|fused_adam|optimi[sz]er\.step|_single_tensor_|_multi_tensor_|exp_avg"
+    r"|momentum_buffer|addcdiv"
+    r"|_foreach_|optimi[sz]er\w{0,40}\.py\W{1,4}line \d{1,6}, in \w{0,40}step\b"
+    r"|[\\/]optim[\\/]\w{1,60}\.py\b"
 )
 _NEAR = 6_000
 """Characters before an error in which its traceback stands."""
@@ -127,6 +129,9 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
             tuple(dict.fromkeys(places)),
         )
         return
+    if has_tensors_in_groups(message, case):
+        yield from _tensors_of_groups(case)
+        return
     if _OPTIMIZER in message.names and case.optimizers:
         yield Statement(
             "The step of an optimizer stopped, so its state is on another device than "
@@ -145,6 +150,50 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"{known} Check the live model:", (), "ckpt lint --model FILE.py:FACTORY"
     )
+
+
+_LEFT = (
+    "for group in optimizer.param_groups: group.update((key, "
+    'value.to(group["params"][0].device))'
+    " for key, value in group.items() if torch.is_tensor(value))"
+)
+"""The line that moves tensors of the groups of an optimizer, which its load_state_dict
+leaves where they are.
+"""
+
+
+def _tensors_of_groups(case: Case) -> Iterator[Statement]:
+    """Name the tensors in the groups of an optimizer: load_state_dict moves its state
+    alone.
+
+    Source: torch/optim/optimizer.py `Optimizer.load_state_dict`, whose `update_group`
+    casts nothing.
+    """
+    for section in case.optimizers:
+        depth = len(section.path)
+        keys = [
+            str(entry.path[-1])
+            for entry in section.entries
+            if entry.path[depth : depth + 1] == ("param_groups",)
+        ]
+        if not keys:
+            continue
+        label = show(section.name, 80) or "the optimizer"
+        named = and_more([show(key, 60) for key in dict.fromkeys(keys)], 6)
+        yield Statement(
+            f"The groups of {label} hold tensors: {named}. load_state_dict moves the "
+            "state of"
+            " each parameter to the parameter's device, and leaves what lies in the "
+            "groups"
+            " where torch.load put it. Move it after load_state_dict:",
+            (),
+            _LEFT,
+        )
+
+
+def has_tensors_in_groups(message: Message, case: Case) -> bool:
+    """Tell whether the step of an optimizer stopped, and its groups hold tensors."""
+    return _OPTIMIZER in message.names and any(True for _ in _tensors_of_groups(case))
 
 
 def is_replicated(message: Message) -> bool:

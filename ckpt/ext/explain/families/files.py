@@ -807,6 +807,14 @@ FAMILIES = (
             r"\[Errno \d{1,4}\] Input/output error",
             r"\[Errno 107\] Transport endpoint is not connected",
             r"\[Errno 116\] Stale file handle",
+            (
+                r"\[Errno \d{1,4}\] (?:Remote I/O error|Resource deadlock avoided"
+                r"|Software caused connection abort)"
+            ),
+            # torch reads files of its old format by itself
+            # (torch/csrc/serialization.cpp)
+            r"read\(\): fd \d{1,6} failed with ",
+            r"\[WinError (?:59|64|1117|1450)\]",
         ),
         answer_from_statements(_answer_mount),
     ),

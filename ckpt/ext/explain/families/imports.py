@@ -7,7 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, command_statements, load_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    finding_statements,
+    load_statements,
+)
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import LONGEST_LINE, Message
 from ckpt.model.checkpoint import Checkpoint, Import
@@ -23,9 +29,18 @@ _ATTRIBUTE = re.compile(
     r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'"
 )
 _MODULE = re.compile(r"No module named '([\w.]{1,500})'")
+_FLAT = re.compile(
+    r"No module named '([\w.]{1,500})'; '([\w.]{1,500})' is not a package"
+)
+"""The words of Python where a module is there, and a part of it is asked for."""
 _VERSION = re.compile(r"(?:^|[._-])version$")
 _OF_YOLO = {"models.yolo", "models.common", "models.experimental"}
 """Modules of YOLOv5 and YOLOv7, which their files name."""
+_INSIDE = ("pickles-inside", "code-inside")
+"""Findings about pickles that an archive holds as text. What they name is not among the
+imports of the file.
+"""
+_AGENT = "Stable-Baselines3"
 _FILES = 8
 """Files of a folder for which a command is printed."""
 _VERSIONS = 4
@@ -69,6 +84,7 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     here = False
+    inside = case.found(*_INSIDE)
     for name in message.names:
         rows = rows_of(survey.checkpoint, name)
         here = here or bool(rows)
@@ -82,8 +98,13 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
             yield Statement(
                 f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}"
             )
-        if not rows:
+        if not rows and not inside:
             yield Statement(f"The file does not name {show(name, 120)}.")
+    for finding in inside:
+        if finding.code == "pickles-inside":
+            yield Statement(f"In this archive {finding.message}")
+        else:
+            yield from finding_statements([finding])
     if message.kind == "code" and not here and _of_another_unpickler(message):
         yield Statement(
             "dill writes such a name: it is the script that saved. A file of dill "
@@ -188,6 +209,10 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     found = _ATTRIBUTE.search(message.text)
+    flat = _FLAT.search(message.text)
+    if flat is not None:
+        yield from _of_older_layout(flat[1], flat[2], case)
+        return
     lacking = _MODULE.search(message.text)
     if (
         found is None
@@ -214,15 +239,28 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         f"version of {show(package, 60)} wrote the file."
     )
     versions = recorded_versions(case)
-    if versions:
-        texts = [f"{show(name, 60)} = {show(text, 60)}" for name, text in versions]
+    texts = [f"{show(name, 60)} = {show(text, 60)}" for name, text in versions]
+    if texts and any(_is_version_of(package, name) for name, _ in versions):
+        command = _install_command(package, versions)
         yield Statement(
-            (
-                f"The file says {and_more(texts, _VERSIONS)}. Install the version of "
-                f"{show(package, 60)} that wrote it, or a newer one:"
-            ),
+            f"The file says {and_more(texts, _VERSIONS)}. Install the version of "
+            f"{show(package, 60)} that wrote it,"
+            f" or a newer one{'.' if command is None else ':'}",
             (),
-            _install_command(package, versions),
+            command,
+        )
+    elif texts:
+        yield Statement(
+            f"The file does not say which version of {show(package, 60)} that is. It "
+            f"says {and_more(texts, _VERSIONS)}."
+        )
+    if case.survey.checkpoint.traits.label == _AGENT:
+        yield Statement(
+            "load of Stable-Baselines3 takes other objects in the place of those that "
+            "it cannot"
+            ' unpickle (custom_objects={"lr_schedule": …}). An agent that only '
+            "predicts needs"
+            " its weights, its spaces and its policy alone."
         )
 
 
@@ -233,6 +271,37 @@ def _of_another_unpickler(message: Message) -> bool:
 
 
 _LOOKED_UP = re.compile(r"Can't get attribute '([\w.]{1,200})'")
+
+
+def _of_older_layout(name: str, module: str, case: Case) -> Iterator[Statement]:
+    """Answer a package that is installed, and has a module where the file has a package
+    of modules.
+    """
+    package = module.partition(".")[0]
+    yield Statement(
+        f"{show(module, 120)} is installed, as one module, and the file names "
+        f"{show(name, 120)},"
+        f" a part of it: another version of {show(package, 60)} wrote the file. Most "
+        "likely a"
+        " newer one, for packages grow so; a file of your own by this name hides the "
+        "package, too."
+    )
+    versions = [
+        (row, text)
+        for row, text in recorded_versions(case)
+        if _is_version_of(package, row)
+    ]
+    if versions:
+        texts = [f"{show(row, 60)} = {show(text, 60)}" for row, text in versions]
+        yield Statement(f"The file says {and_more(texts, _VERSIONS)}.")
+
+
+def _is_version_of(package: str, name: str) -> bool:
+    """Tell whether a value of a file is the version of a package: by its name, or by no
+    name at all.
+    """
+    key = name.rpartition(".")[2].lower().strip("_")
+    return key == "version" or re.sub(r"[_-]?version$", "", key) == package.lower()
 
 
 def _install_command(package: str, versions: list[tuple[str, str]]) -> str | None:

@@ -24,10 +24,13 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families.architectures import (
     compare_depths,
+    groups_statement,
     input_statements,
+    kernel_statement,
     likely_pair,
     name_architectures,
     scaled_rows,
+    shifted_statement,
     width_statement,
 )
 from ckpt.ext.explain.families.beginnings import (
@@ -47,11 +50,20 @@ from ckpt.ext.explain.families.classes import (
 )
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
+    form_of_blocks,
     layout_of_experts,
+    parts_left_out,
+    parts_statement,
+    tables_alone,
+    tables_statements,
     trained_scales,
     trained_scales_statement,
 )
-from ckpt.ext.explain.families.quantized import packed_and_plain
+from ckpt.ext.explain.families.quantized import (
+    before_converters,
+    built_by_quantizers,
+    packed_and_plain,
+)
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.spellings import (
     adapter_rank,
@@ -75,6 +87,7 @@ from ckpt.ext.explain.families.spellings import (
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
 from ckpt.ext.explain.message import LONGEST_LINE, Message, Mismatch
+from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, shell_word, show
@@ -242,13 +255,16 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         name: entry.tensor.shape
         for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
+    as_stripped = _as_stripped(message, shapes_in_file)
+    shifted = shifted_statement(message)
     # The architecture decides, so it stands before long lists of names.
     deciding = (
         []
         if case.is_useless
         else [
-            *name_architectures(message, shapes_in_file),
-            *compare_depths(message, shapes_in_file),
+            *name_architectures(message, as_stripped),
+            *compare_depths(message, as_stripped),
+            *([] if shifted is None else [shifted]),
         ]
     )
     rows = [
@@ -267,6 +283,23 @@ def _answer_keys(message: Message, case: Case) -> Answer:
             if row not in deciding
         ]
     return Answer(path, (*serious, *rows), shapes=differing)
+
+
+def _as_stripped(
+    message: Message, shapes: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of a file by the names of an error, where the program had stripped the
+    prefix of a wrapper.
+    """
+    said = [*message.unexpected, *(row.name for row in message.mismatched)]
+    bare = {unwrapped_name(name): shape for name, shape in shapes.items()}
+    is_stripped = (
+        bool(said)
+        and len(bare) == len(shapes)
+        and not any(name in shapes for name in said)
+        and all(name in bare for name in said)
+    )
+    return bare if is_stripped else shapes
 
 
 _OF_HEADS = (
@@ -294,7 +327,7 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
         scaled = case.found("scaled", "tensor-parallel")
         yield from finding_statements(scaled)
         if any(row.code == "scaled" for row in scaled):
-            yield built_by_quantizers(case)
+            yield from built_by_quantizers(case)
 
 
 def _without_prefix(case: Case) -> Iterator[Statement]:
@@ -498,6 +531,10 @@ def _missing_statements(
     if absent and not unexpected and not message.mismatched and is_adapter(shapes):
         yield from base_of_adapter(absent, shapes, case)
         return
+    alone = not (present or met or unexpected or message.mismatched)
+    if alone and tables_alone(absent):
+        yield from tables_statements(absent, survey)
+        return
     if absent:
         yield Statement(
             (
@@ -525,6 +562,10 @@ def _missing_statements(
             "not have: expected, where the model is to be"
             " trained for a new task. Without training its answers are random."
         )
+        return
+    parts = parts_left_out(absent, shapes) if alone else []
+    if parts:
+        yield parts_statement(parts, shapes, message)
         return
     if absent and not (
         present or met or unexpected or message.mismatched or respelled.partners
@@ -567,13 +608,9 @@ def _missing_statements(
             yield from finding_statements([_with_key(finding, case, chosen)])
             if finding.code == "scaled":
                 if "Can not map tensor" not in message.text:
-                    yield built_by_quantizers(case)
+                    yield from built_by_quantizers(case)
                 else:
-                    yield Statement(
-                        "Converters to GGUF take weights that were not quantized: "
-                        "convert the original model, and quantize the GGUF"
-                        " (llama-quantize)."
-                    )
+                    yield from before_converters(case)
             rest = [name for name in rest if name not in spoken]
     if rest and not missing and _has_base_names(rest, shapes):
         yield from _base_names(case, shapes)
@@ -592,9 +629,25 @@ def _missing_statements(
             ),
             tuple(rest),
         )
-    experts = layout_of_experts(absent, rest, case)
-    if experts is not None:
-        yield experts
+    if (
+        (absent or "right format" in message.text)
+        and rest
+        and not met
+        and not respelled.partners
+    ):
+        origin = name_origin(survey)
+        if origin is not None:
+            follows = (
+                "torchtune has a checkpointer for each set of names: "
+                "FullModelMetaCheckpointer"
+                " for those of Meta, FullModelHFCheckpointer for those of transformers."
+                if "right format" in message.text
+                else "Is it of the class that was built?"
+            )
+            yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
+    other_form = form_of_blocks(absent, rest) or layout_of_experts(absent, rest, case)
+    if other_form is not None:
+        yield other_form
         return
     load = survey.load.expression
     # Half of a list that was cut off would say the same, so most of the file must have
@@ -608,6 +661,14 @@ def _missing_statements(
     if needed is not None:
         yield needed
         return
+    if rest and not missing and all(_OF_LOSS.match(name) for name in rest):
+        yield Statement(
+            "By their names they belong to the loss or the metrics of the training, "
+            "and are no"
+            " weights of the model: a program that only predicts has no place for "
+            "them, and"
+            " loses nothing. strict=False leaves them out."
+        )
     if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
         yield Statement(
             (
@@ -629,6 +690,11 @@ def _missing_statements(
 
 
 _COUNTERS = ("total_ops", "total_params")
+_OF_LOSS = re.compile(
+    r"(?:\w{1,60}[._])?(?:criterion|criteria|loss|losses|loss_fn|loss_func"
+    r"|metrics?)(?:_\w{1,60})?\."
+)
+"""The beginning of names of what a training measures its model by."""
 SCALE = re.compile(
     r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point"
     r"|quant_state|bitsandbytes__)"
@@ -750,30 +816,6 @@ def _find_quantization(
             ),
         )
     return Changed(frozenset())
-
-
-def built_by_quantizers(case: Case) -> Statement:
-    """Say which models have a place for scales, and whether the folder tells a loader
-    of it.
-    """
-    text = "Layers of the quantizer take scales, and plain layers do not."
-    is_folder = any(
-        value.name.partition(".")[0] == "config"
-        for value in case.survey.checkpoint.values
-    )
-    has_config = any(
-        "quantization_config" in value.name for value in case.survey.checkpoint.values
-    )
-    if is_folder and not has_config:
-        return Statement(
-            f"{text} Loaders build them by quantization_config, and config.json has no "
-            "quantization_config: take config.json from where the"
-            " weights were quantized."
-        )
-    return Statement(
-        f"{text} from_pretrained and servers build them by quantization_config in "
-        "config.json."
-    )
 
 
 def _has_base_names(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -1030,6 +1072,11 @@ def _shape_statements(
                 "the dataset of the"
                 " pretraining, which is then preprocessed and trained with them."
             )
+        kernels = (
+            None if all(_is_reshaped(row) for row in same) else kernel_statement(same)
+        )
+        if kernels is not None:
+            yield kernels
         yield from _shape_reasons(same, shapes, message)
         yield from settings_of(same, case)
         yield from _recorded_settings(message, case)
@@ -1044,6 +1091,8 @@ def _shape_statements(
     if is_adapter(shapes) or pretrained_base(case.survey.checkpoint) is not None:
         return
     if not _is_enough(message, shapes):
+        return
+    if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
     if (
         not case.is_useless
@@ -1101,6 +1150,10 @@ def _shape_reasons(
             " leaves parameters whose values lie with all ranks. The weights are "
             "elsewhere."
         )
+        return
+    groups = groups_statement(rows)
+    if groups is not None:
+        yield groups
         return
     if _is_of_a_rank(rows):
         yield Statement(
@@ -1359,8 +1412,9 @@ def _is_head(
 _LAST = 2
 _MOST_HEADS = 16
 _HEAD_WORDS = re.compile(
-    r"(?:^|[._])(?:head|heads|fc|classifier|cls_score|bbox_pred|logits|score|predictor"
-    r"|detect)(?:$|[._])"
+    r"(?:^|[._])(?:head|heads|headers?|fc|classifier|classification|cls_score"
+    r"|class_embed|bbox_pred|logits"
+    r"|score|predictor|detect)(?:$|[._])"
 )
 
 _TASK_WORDS = re.compile(
@@ -1418,6 +1472,7 @@ _PATTERNS = (
     r": found shape torch\.Size\([^()]{1,200}\) in the checkpoint and ",
     r"please ensure that the architectures match",
     r"Can not map tensor '",
+    r"Found unexpected key: \"",
     r"The state dictionary of the model you are trying to load is corrupted",
     r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
     r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",

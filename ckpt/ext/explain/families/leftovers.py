@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt.ext.explain.case import Case, Statement, shared_beginning
+from ckpt.evidence.survey import Survey
+from ckpt.ext.explain.case import Case, Statement, be_verb, shared_beginning
+from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import counter
 
@@ -136,6 +138,113 @@ def _block_of(name: str, blocks: Collection[str]) -> str:
     while parent and parent not in blocks:
         parent = parent.rpartition(".")[0]
     return parent
+
+
+# --- tables and parts that were not saved ---------------------------------------------
+
+_TABLES = frozenset(
+    (
+        "pe", "pos_table", "inv_freq", "freqs_cis", "cos_cached", "sin_cached", "position_ids",
+        "masked_bias", "attn_mask", "causal_mask", "relative_position_index",
+        "relative_coords_table",
+    )
+)  # fmt: skip
+"""The last words of buffers that a model makes when it is built: positions and
+masks.
+"""
+
+
+def tables_alone(absent: Sequence[str]) -> bool:
+    """Tell whether all that lacks are tables that a model makes when it is built."""
+    return bool(absent) and all(name.rpartition(".")[2] in _TABLES for name in absent)
+
+
+def tables_statements(absent: Sequence[str], survey: Survey) -> Iterator[Statement]:
+    """Say that a model makes by itself what lacks, and print the line that leaves it as
+    it is.
+    """
+    text = (
+        f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} by"
+        f" {'its name a table' if len(absent) == 1 else 'their names tables'} that the "
+        "model"
+        " makes when it is built (positions, masks), and no trained weights. Some "
+        "versions"
+        " of a program save them, and others do not. strict=False leaves the model's "
+        "own:"
+    )
+    load = survey.load.expression
+    if load is None or len(survey.candidates) != 1:
+        yield Statement(text.removesuffix(":") + ".", tuple(absent))
+        return
+    yield Statement(text, tuple(absent), f"model.load_state_dict({load}, strict=False)")
+
+
+def parts_left_out(absent: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return the first words of all keys that lack, where no name of a file begins with
+    any.
+    """
+    wanted = list(
+        dict.fromkeys(name.partition(".")[0] for name in absent if "." in name)
+    )
+    held = {name.partition(".")[0] for name in names}
+    is_apart = len(held) > 1 and all("." in name for name in absent)
+    return [] if not is_apart or held.intersection(wanted) else wanted
+
+
+def parts_statement(
+    parts: Sequence[str], names: Collection[str], message: Message
+) -> Statement:
+    """Say that whole parts of a model were left out when a file was saved."""
+    held = list(dict.fromkeys(show(name.partition(".")[0], 40) for name in names))
+    text = (
+        "No tensor of this file is of "
+        f"{and_more([show(part, 40) for part in parts], 4)}: the"
+        f" whole part is not in it. It has {and_more(held, 6)}. Exports leave out what "
+        "only"
+        " the training needs; else the file is of a model without it."
+    )
+    if "_IncompatibleKeys" in message.text and not message.unexpected:
+        text += (
+            f" The load went on, and all {len(names):,} tensors of the file have their "
+            "place."
+        )
+    return Statement(text)
+
+
+_FUSED = re.compile(r"(?:^|[._])(?:rbr_)?reparam(?:_conv|eterized)?\.|_reparam\.")
+"""A layer into which the branches of a block are put together for inference: RepVGG,
+MobileOne.
+"""
+
+
+def form_of_blocks(absent: Sequence[str], left: Sequence[str]) -> Statement | None:
+    """Say that a file and a model have other forms of the same blocks: branches, or one
+    layer.
+    """
+    if absent and left and _are_all(absent, _FUSED) and not _have_any(left, _FUSED):
+        return Statement(
+            "The model was built for inference, with one layer in the place of the "
+            "branches of"
+            " each block, and this file has the branches, as they are trained. Build "
+            "the model"
+            " for training (deploy=False), load, and let its code put the branches "
+            "together"
+            " then (switch_to_deploy, reparameterize_model)."
+        )
+    if absent and left and _are_all(left, _FUSED) and not _have_any(absent, _FUSED):
+        return Statement(
+            "This file was converted for inference: one layer stands in the place of "
+            "the"
+            " branches of each block, and the model was built with branches. Build it "
+            "for"
+            " inference (deploy=True). To train, take the checkpoint from before it was"
+            " converted, for no tool takes the sum apart again."
+        )
+    return None
+
+
+def _have_any(names: Sequence[str], pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(name) for name in names)
 
 
 # --- experts --------------------------------------------------------------------------

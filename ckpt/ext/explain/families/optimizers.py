@@ -157,7 +157,71 @@ def _answer_scaler(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+_UNFLAT = re.compile(r"unflat_param_names=\(([^()]{1,20000})\)")
+_QUOTED = re.compile(r"'([^'\n]{1,2000})'")
+
+
+def _take_stateless(message: Message, text: str, start: int) -> Message:
+    found = _UNFLAT.search(text, start)
+    names = () if found is None else tuple(_QUOTED.findall(found[1]))
+    return message._replace(names=names)
+
+
+def _answer_stateless(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer FSDP, which finds no state for any part of one of its flat parameters.
+
+    Source: torch/distributed/fsdp/_optim_utils.py `_flatten_optim_state_dict`.
+    """
+    wanted = set(message.names)
+    if not case.optimizers:
+        yield Statement("This file holds no optimizer.")
+        return
+    for section in case.optimizers:
+        slots = [slot for group in groups_of(section) for slot in group.slots]
+        label = show(section.name, 80) or "The optimizer"
+        own = [slot for slot in slots if slot.name in wanted]
+        empty = [
+            slot.name for slot in own if slot.name is not None and not slot.has_state
+        ]
+        without = sum(not slot.has_state for slot in slots)
+        if own and not empty:
+            yield Statement(
+                f"{label} has a state for each of these parameters: another file was "
+                "loaded."
+            )
+            continue
+        yield Statement(
+            (
+                f"{label} has no state for {without:,} of its "
+                f"{counted_noun(len(slots), 'parameter')}"
+            )
+            + (
+                f", these {len(empty):,} among them: they never had a gradient."
+                if empty
+                else ", and none of them by the names of the message."
+            ),
+            tuple(empty),
+        )
+        if empty:
+            yield Statement(
+                "The batches of that run never used this part of the model (a vision "
+                "tower"
+                " that saw no picture), or it was frozen. FSDP makes one parameter of "
+                "all of"
+                " them, and wants a state for it. Freeze them in the new run, too, or "
+                "wrap"
+                " the model with use_orig_params=True, which needs no state for them."
+            )
+
+
 FAMILIES = (
+    Family(
+        "stateless",
+        (r"The state of _OptimStateKey\(.{1,20000}? is empty\.",),
+        answer_from_statements(_answer_stateless),
+        _take_stateless,
+        needs_open=True,
+    ),
     Family(
         "scaler",
         (

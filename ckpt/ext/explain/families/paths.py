@@ -21,6 +21,7 @@ NOT_FOUND = re.compile(
     r"|(?:Checkpoint|Model|Config|Weights?) (?:file "
     r"|path )?(?:at )?['\"]?([^\s'\"]{1,2000}?)['\"]? (?:was )?(?:not found"
     r"|does not exist)\b"
+    r"|Not found: ['\"]([^'\"\n]{1,2000})['\"]: No such file"
     r"|(?:FileNotFoundError|OSError|IOError"
     r"|AssertionError): ['\"]?([^\s'\"]{1,2000})['\"]? (?:can not be found"
     r"|is not a checkpoint file|not exists?\b|does not exist|is not a file)"

@@ -55,9 +55,22 @@ loads one with its folder.
 """
 
 
+_LACKING = re.compile(
+    r"\b(?:clip|VAE)(?= input is invalid| is invalid| or text encoder|\.)"
+)
+_ASKED = {"clip": "a text encoder", "vae": "a VAE"}
+"""The word of ComfyUI for a part that it lacks -> the part."""
+
+
+def _loader_of(part: str) -> str:
+    """The node of ComfyUI that loads a part, with its folder in brackets."""
+    loader = next(loader for name, _, loader in _PARTS if name == part)
+    node, _, folder = loader.partition(", ")
+    return f"{node} ({folder})"
+
+
 def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     """Say which parts of a pipeline a file holds, and what loads a part alone."""
-    del message
     names = [entry.name for entry in case.survey.tensors]
     parts = [
         (part, loader)
@@ -66,6 +79,23 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     ]
     if any(part in ("a LoRA", "a ControlNet") for part, _ in parts):
         parts = parts[:1]  # both have the names of the layers that they change too
+    wanted = _LACKING.search(message.text)
+    asked = None if wanted is None else _ASKED[wanted[0].lower()]
+    if asked is not None and any(part == asked for part, _ in parts):
+        yield Statement(
+            f"This file holds {asked}: another file was loaded, or the loader does not "
+            "know"
+            " its names. A newer version of the program may."
+        )
+        return
+    if asked is not None and len(parts) > 1:
+        held = " and ".join(part for part, _ in parts[::-1])
+        yield Statement(
+            f"This file holds {held}, and no name of {asked}: load {asked} from a file "
+            "of its"
+            f" own, by the node {_loader_of(asked)}."
+        )
+        return
     if not parts:
         yield Statement(
             "This file has no name of a model that pipelines know: another file was "
@@ -79,6 +109,12 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
             "diffusion model, a VAE and a text encoder in one file."
             f" ComfyUI takes it by the node {node}, from {folder}."
         )
+        if asked is not None and asked != part:
+            yield Statement(
+                f"{asked[:1].upper()}{asked[1:]} comes from a file of its own, by the "
+                "node"
+                f" {_loader_of(asked)}."
+            )
     else:
         *first, last = [part for part, _ in parts][::-1]
         yield Statement(
@@ -90,7 +126,11 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
 FAMILIES = (
     Family(
         "pipeline",
-        (r"Could not detect model type of: (?!\{)",),
+        (
+            r"Could not detect model type of: (?!\{)",
+            r"\b(?:clip input|VAE) is invalid: None",
+            r"your checkpoint does not contain a valid (?:clip|VAE)",
+        ),
         answer_from_statements(_answer_pipeline),
         needs_open=True,
     ),

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    finding_statements,
+    load_statements,
+)
+from ckpt.ext.explain.family import Family, answer_from_statements
+from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun
 
 _PACKED = (
@@ -80,3 +89,94 @@ def packed_and_plain(
             "that program, and load what it writes."
         )
     return frozenset(names), text
+
+
+def built_by_quantizers(case: Case) -> Iterator[Statement]:
+    """Say which models have a place for scales, and whether the folder tells a loader
+    of it.
+    """
+    text = "Layers of the quantizer take scales, and plain layers do not."
+    is_folder = any(
+        value.name.partition(".")[0] == "config"
+        for value in case.survey.checkpoint.values
+    )
+    has_config = any(
+        "quantization_config" in value.name for value in case.survey.checkpoint.values
+    )
+    if is_folder and not has_config:
+        yield Statement(
+            f"{text} Loaders build them by quantization_config, and config.json has no "
+            "quantization_config: take config.json from where the"
+            " weights were quantized."
+        )
+    else:
+        yield Statement(
+            f"{text} from_pretrained and servers build them by quantization_config in "
+            "config.json."
+        )
+    yield from command_statements(
+        "The floats that the codes stand for, for plain layers:",
+        case.plan(("dequantized",)),
+    )
+
+
+def before_converters(case: Case) -> Iterator[Statement]:
+    """Say what converters to GGUF take in the place of weights with scales."""
+    yield Statement(
+        "Converters to GGUF take weights that were not quantized: convert the original "
+        "model, and quantize the GGUF"
+        " (llama-quantize)."
+    )
+    yield from command_statements(
+        (
+            "Or make floats of the codes first. The precision that is lost does not "
+            "come back:"
+        ),
+        case.plan(("dequantized",)),
+    )
+
+
+def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a quantizer whose layers got weights of another kind than they were built
+    for.
+    """
+    scaled = case.found("scaled")
+    yield from finding_statements(scaled)
+    if scaled:
+        if "into non-quantized" in message.text:
+            yield Statement(
+                "bitsandbytes quantizes a layer when it moves to the GPU, and takes "
+                "saved"
+                " codes only after that: model.cuda() before load_state_dict."
+            )
+        elif "only supports 16/32-bit floats" in message.text:
+            yield Statement(
+                "A loader that quantizes got codes, and cannot quantize them again: "
+                "leave"
+                " load_in_4bit or load_in_8bit out."
+            )
+        yield from built_by_quantizers(case)
+        return
+    yield Statement(
+        "No weight of this file is quantized in a way that ckpt knows: load it into "
+        "plain"
+        " layers, or let the loader quantize it (quantization_config of "
+        "from_pretrained)."
+    )
+    yield from load_statements(case)
+
+
+FAMILIES = (
+    Family(
+        "quantized",
+        (
+            r"Loading a quantized checkpoint into non-quantized ",
+            r"FP4 quantization state not initialized",
+            r"does not contain `bitsandbytes__\*` and possibly other `quantized_stats`",
+            r"Blockwise (?:4bit )?quantization only supports 16/32-bit floats",
+            r"The model is (?:already )?quantized with \w{1,60} but you are passing",
+        ),
+        answer_from_statements(_answer_quantized),
+        needs_open=True,
+    ),
+)

@@ -58,6 +58,41 @@ def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
             yield Statement("The same weights in float32:", (), way.command)
 
 
+def _answer_unscaled(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a GradScaler that finds gradients in float16: the parameters that are
+    trained have it.
+    """
+    del message
+    halves = [
+        entry.name
+        for section in case.survey.main or case.survey.candidates
+        for entry in section.entries
+        if entry.tensor.dtype.name == "float16"
+    ]
+    text = (
+        "GradScaler wants the parameters that are trained in float32, and casts in the "
+        "forward pass alone."
+    )
+    if not halves:
+        yield Statement(
+            f"{text} No weight of this file is float16: the program cast the model"
+            " (torch_dtype=float16, model.half()). Load it in float32, or train in "
+            "bfloat16,"
+            " which needs no GradScaler."
+        )
+        return
+    yield Statement(
+        f"{text} {counted_noun(len(halves), 'tensor')} of this file"
+        f" {be_verb(halves)} float16, and a loader that keeps their type makes such"
+        " parameters, as the adapters of a run that goes on are. Cast those that are "
+        "trained"
+        " after the load (param.data = param.data.float())."
+    )
+    way = case.plan(("convert", "--dtype", "float32"))
+    if way.command is not None:
+        yield Statement("The same weights in float32:", (), way.command)
+
+
 def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a sampler that gets NaN: are there any in the weights?"""
     del message
@@ -111,10 +146,52 @@ _OF_RANDOM = re.compile(
 )
 
 
+_OTHER_SIZE = re.compile(r"RNG state is wrong size|input RNG state size")
+_OF_CPU = (5048, 5056)
+_OF_GPU = {8: "a GPU in newer versions of torch", 16: "a GPU in newer versions of torch", 808: "a GPU in torch 1", 816: "a GPU in torch 1"}  # fmt: skip
+"""Bytes of the state of a generator on a GPU -> who writes so many."""
+
+
+def _sizes_of_states(states: dict[str, int]) -> Iterator[Statement]:
+    """Say of which generators the states of a file are, by their bytes."""
+    rows = []
+    for name, nbytes in list(states.items())[:_STATES]:
+        kind = "the CPU" if nbytes in _OF_CPU else _OF_GPU.get(nbytes)
+        of = (
+            ""
+            if kind is None
+            else f", as {kind} has it"
+            if kind == "the CPU"
+            else f", of {kind}"
+        )
+        rows.append(f"{show(name, 120)} has {nbytes:,} bytes{of}")
+    yield Statement(
+        f"In this file {and_more(rows, _STATES, '; ', total=len(states))}. A generator "
+        "takes the state of its own"
+        " kind and version alone: that of the CPU goes to torch.set_rng_state, that of "
+        "a GPU"
+        " to torch.cuda.set_rng_state of a torch that writes as many bytes."
+    )
+    yield Statement(
+        "Weights and optimizer do not need it: leave the load of the random states "
+        "out, and"
+        " the run goes on with other random numbers."
+    )
+
+
+_STATES = 4
+
+
 def _answer_random_state(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a generator of random numbers that gets no bytes on the CPU."""
-    del message
+    """Answer a generator of random numbers that gets no bytes on the CPU, or too many
+    of them.
+    """
     states = [entry for entry in case.survey.tensors if _OF_RANDOM.search(entry.name)]
+    if states and _OTHER_SIZE.search(message.text):
+        yield from _sizes_of_states(
+            {entry.name: entry.tensor.numel for entry in states}
+        )
+        return
     for entry in states[:4]:
         device = parts_of(entry.tensor)[0].storage.device or "cpu"
         name = entry.tensor.dtype.name
@@ -158,8 +235,16 @@ FAMILIES = (
         (
             r"RNG state must be a torch\.ByteTensor",
             r"expected a torch\.ByteTensor, but got ",
+            r"RNG state is wrong size",
+            r"but found the input RNG state size to be ",
         ),
         answer_from_statements(_answer_random_state),
+        needs_open=True,
+    ),
+    Family(
+        "unscaled",
+        (r"Attempting to unscale FP16 gradients",),
+        answer_from_statements(_answer_unscaled),
         needs_open=True,
     ),
     Family(
