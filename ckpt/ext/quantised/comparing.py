@@ -11,7 +11,7 @@ from ckpt.commands.diff.rows import DIFFERS, Row
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.edit import plain_checkpoint
 from ckpt.ext.quantised.find import Logical
-from ckpt.ext.quantised.judge import Judged, Sample, factor_text, judge, likeness, read_sample
+from ckpt.ext.quantised.judge import Judged, Sample, factor_text, judge, likeness, read_sample, with_lines
 from ckpt.ext.quantised.unpacking import as_rows, read_rows
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
@@ -77,7 +77,7 @@ class Judgement(NamedTuple):
     @property
     def wrong(self) -> list[Judged]:
         """The weights that the base does not have in their place."""
-        return [row for row in self.rows if row.verdict in ("scale", "other")]
+        return [row for row in self.rows if row.verdict in ("scale", "lines", "other")]
 
     @property
     def differs(self) -> bool:
@@ -97,6 +97,7 @@ class Judgement(NamedTuple):
                         "times": _finite(row.times),
                         "factor": row.factor,
                         "like": row.like or None,
+                        "what": row.what or None,
                     }
                     for row in self.rows
                 ],
@@ -155,6 +156,8 @@ def _words(row: Judged) -> str:
         return ""
     if row.like:
         return f"the weights of {show_name(row.like)}"
+    if row.what:
+        return row.what
     if row.factor is not None:
         return f"scales are {factor_text(row.factor)} those of the base"
     return _WORDS[row.verdict]
@@ -182,7 +185,10 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
         entries = (row.before, row.after)
         mine, other = entries[side], entries[1 - side]
         assert mine is not None and other is not None
-        return judge(judging.logical[side][mine.name], base, other.name)
+        logical = judging.logical[side][mine.name]
+        verdict = judge(logical, base, other.name)
+        assert isinstance(mine.tensor, TensorRef)
+        return with_lines(verdict, logical, base, mine.tensor)
 
     rows = list(in_order(judge_pair, pairs))
     side = pairs[0][1]

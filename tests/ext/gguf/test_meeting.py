@@ -588,6 +588,29 @@ def test_a_stale_scale_of_a_tensor_is_named(ckpt: Run, tmp_path: Path) -> None:
     assert "blk.1.ffn_down.weight is not" in done.stdout
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("what", ["row", "column"])
+def test_a_line_that_no_norm_sees_is_named(ckpt: Run, tmp_path: Path, kind: str, what: str) -> None:
+    """A row of thousands with another sign is within the error of Q8_0."""
+    state = decoder()
+    name = "model.embed_tokens.weight"
+    state[name] = torch.randn(4096, WIDTH)
+    other = {**state, name: state[name].clone()}
+    if what == "row":
+        other[name][1234] *= -1
+        said = "Of it 1 of 4,096 rows is another one: 1234."
+    else:
+        other[name][:, 21] = 0
+        said = "Of it 1 of 64 columns is another one: 21."
+    base, quantised = written(tmp_path, state, convert(other, "llama", kind))
+    done = ckpt("diff", base, quantised)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1
+    assert f"token_embd.weight is not {name}" in text
+    assert said in text
+    assert f"but for 1 of {len(state)} tensors" in text
+
+
 @pytest.mark.parametrize("is_base", [True, False])
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_on_one_side_are_no_error_of_rounding(
