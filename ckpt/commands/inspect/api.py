@@ -169,7 +169,7 @@ def inspect(
         # Named as text: who looks at a file loads what writes only where a finding needs a command.
         plan = import_module("ckpt.surface.api.advice").planning(survey) if hints else None
         report = job(survey, globs, section, plan)
-        report = _with_quantised(report, limits, globs, section)
+        report = with_quantised(report, limits, globs, section)
         report = report._replace(findings=gate.rules.kept(report.findings))
         report = with_description(report, limits, base, plugins=plugins)._replace(card=_find_card(opened))
         numbering = None
@@ -193,8 +193,8 @@ def _find_card(opened: Checkpoint) -> Card | None:
     return card_beside(opened)
 
 
-def _with_quantised(
-    report: Inspection, limits: Limits | None, globs: Globs, section: str | None
+def with_quantised(
+    report: Inspection, limits: Limits | None, globs: Globs | None = None, section: str | None = None
 ) -> Inspection:
     """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
     quantised = find_hook("quantised") if is_quantised(report.survey) else None

@@ -236,7 +236,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--dequantize",
-            "convert",
+            "slim convert",
             "Turn quantised weights into floats.",
         ),
         flag("--dequantize", "stats* sum*", "Take quantised weights as the floats that they stand for."),
