@@ -1,4 +1,4 @@
-"""The rows and columns of a matrix that have nothing in common with those of another one, which it otherwise equals.
+"""The rows and columns in which two matrices have nothing in common, which are alike otherwise.
 
 A norm over all of a matrix does not see one row of thousands that is zero, negated or another one.
 """
@@ -45,7 +45,7 @@ _LISTED = 6
 
 
 class OddLines(NamedTuple):
-    """The numbers of rows and columns that are not those of the other matrix, and how many there are of both."""
+    """The numbers of rows and columns in which two matrices are not alike, and how many there are of both."""
 
     rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
@@ -100,7 +100,7 @@ class Sums:
 
 
 def find_odd_lines(base: TensorRef, other: TensorRef, groups: Array | None = None) -> OddLines:
-    """Return the rows and columns of `other` that are not those of `base`, which has the same shape.
+    """Return the rows and columns in which two tensors of one shape are not alike.
 
     `groups` are the numbers of the groups of columns that have one scale, where these do not
     lie beside each other. Vectors and small matrices have none. Raises UnreadableError.
@@ -133,7 +133,7 @@ def find_odd_lines(base: TensorRef, other: TensorRef, groups: Array | None = Non
 
 
 def _of_many_elements(odd: OddLines, base: TensorRef, step: int) -> OddLines:
-    """Return the lines whose norms are not those of a few elements, which chance turns. The base is read again."""
+    """Return the lines that have many elements in their norms: chance turns a few. The base is read again."""
     import numpy as np
 
     columns = list(odd.columns)

@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.bytes.location import is_cached_model
+from ckpt.commands.inspect.logical import with_quantised
 from ckpt.hooks import find_hook, load_hook
-from ckpt.model.checkpoint import looks_of, names_of
+from ckpt.model.checkpoint import names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.survey import Survey
     from ckpt.model.findings import Finding, Gate
-    from ckpt.model.names import Globs
-    from ckpt.model.tensors import Tensor
     from ckpt.surface.api.checkpoint import Checkpoint
 
 
@@ -191,26 +190,6 @@ def _find_card(opened: Checkpoint) -> Card | None:
     from ckpt.commands.inspect.card_file import card_beside  # here: few checkpoints have one
 
     return card_beside(opened)
-
-
-def with_quantised(
-    report: Inspection, limits: Limits | None, globs: Globs | None = None, section: str | None = None
-) -> Inspection:
-    """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
-    quantised = find_hook("quantised") if is_quantised(report.survey) else None
-    if quantised is None:
-        return report
-    shown: Inspection = quantised.with_view(report, limits or Limits(), globs, section)
-    return shown
-
-
-def is_quantised(survey: Survey) -> bool:
-    """Tell whether tensors look as if weights consisted of several of them."""
-    return bool(survey.scaled.codes) or any(map(_is_of_torchao, set(looks_of(survey.tensors))))
-
-
-def _is_of_torchao(tensor: Tensor) -> bool:
-    return tensor.layout == "wrapper" and (tensor.detail or "").startswith("torchao.")  # type: ignore[union-attr]
 
 
 def with_description(

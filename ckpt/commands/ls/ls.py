@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, overload
 
-from ckpt.commands.inspect.api import with_quantised
 from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.logical import with_quantised
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, looks_of
 from ckpt.model.errors import Failure

@@ -135,7 +135,7 @@ def joined_heads(keys: TensorRef, values: TensorRef) -> TensorRef | None:
     """Return kv_b of DeepSeek of its two parts, or None where their shapes do not fit.
 
     Of each head it has the rows of the keys, which are the columns of their part, and
-    then those of the values.
+    then the rows of the values.
     """
     if len(keys.shape) != 3 or len(values.shape) != 3 or not keys.numel or not values.numel:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _MOST = 1 << 20
-"""The most tensors that those of a file become."""
+"""The most tensors that a file becomes."""
 
 
 class Renamed(NamedTuple):

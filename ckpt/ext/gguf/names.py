@@ -1,6 +1,6 @@
 """The names of llama.cpp and of transformers for the same tensors, for each architecture, as data.
 
-`{n}` is the number of a block, `{e}` that of an expert: llama.cpp has the experts of a block in one tensor. Endings such as `.weight` and `.bias` stay. The names are in llama.cpp's gguf-py (TENSOR_NAMES and
+`{n}` is the number of a block, `{e}` of an expert: llama.cpp has the experts of a block in one tensor. Endings such as `.weight` and `.bias` stay. The names are in llama.cpp's gguf-py (TENSOR_NAMES and
 TensorNameMap) and in transformers' models; what the converter changes beside the names is in its convert_hf_to_gguf.py.
 """
 
@@ -194,7 +194,7 @@ MADE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.wei
 class Meaning(NamedTuple):
     """The name of a tensor in transformers, and what the converter changed beside the name.
 
-    A name with `{e}` is that of each expert in the tensor.
+    A name with `{e}` stands for each expert in the tensor.
     """
 
     name: str

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
 
 from ckpt.bytes.far import is_url
-from ckpt.commands.inspect.api import with_quantised
 from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.logical import with_quantised
 from ckpt.commands.inspect.unused import loose_findings
 from ckpt.commands.stats.stats import stats
 from ckpt.evidence.modules import Hook

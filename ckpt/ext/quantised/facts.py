@@ -98,7 +98,7 @@ def facts_of(checkpoint: Checkpoint, limits: Limits) -> Facts:
 
 
 def _all_facts(checkpoint: Checkpoint, limits: Limits) -> Iterator[Facts]:
-    """Yield the facts of each file that has some, those of config.json first."""
+    """Yield the facts of each file that has some, config.json first."""
     for member in checkpoint.members:
         if member.key == "config" and member.file.endswith("config.json"):
             facts = _facts_in(_plain(member.checkpoint.root), "")

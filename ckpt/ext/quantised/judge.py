@@ -59,7 +59,7 @@ _STALE_ALIKE = 1.5
 _STALE_SIZE = 1e-3
 """The least size of such a block beside the middle of all: a scale of float16 has few bits for less."""
 _APART = 0.2
-"""The cosine below which a column has nothing in common with that of the base."""
+"""The cosine below which a column has nothing in common with the same one of the base."""
 _REST = 0.5
 """The most that is left of an error, as a square, where one factor for all is the cause."""
 _STALE_CELLS = 16
@@ -146,18 +146,18 @@ def _with_few(row: Judged, logical: Logical, plain: Sample, sample: Sample) -> J
 
 
 def _is_mostly(row: Judged) -> bool:
-    """Tell whether a weight is mostly that of the base, so that a few lines or scales may be what is wrong with it."""
+    """Tell whether a weight is mostly the base, so that a few lines or scales may be what is wrong with it."""
     return row.verdict in ("within", "factors") or (row.verdict == "other" and row.error < _MOSTLY)
 
 
 def _is_matrix(logical: Logical) -> bool:
-    """Tell whether the rows and columns of the codes are those of the weight, and not blocks in a row."""
+    """Tell whether the codes have the rows and columns of the weight, and are not blocks in a row."""
     matrix = logical.planned.matrix
     return matrix.columns == logical.shape[-1] and matrix.rows * matrix.columns == logical.numel
 
 
 def with_lines(row: Judged, logical: Logical, base: TensorRef, weight: TensorRef) -> Judged:
-    """Return the verdict, which rows and columns change that are not those of the base.
+    """Return the verdict, which rows and columns change that the base does not have.
 
     All of the weight is read. Raises UnreadableError.
     """
@@ -201,7 +201,7 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
 def _bands(matrix: Matrix, block: int) -> list[tuple[int, int]]:
     """The rows from first to last of each place, which the reader takes at once.
 
-    Where a scale is that of a `block` of rows, each block has a place, so that no scale goes unseen.
+    Where a `block` of rows has one scale, each block has a place, so that no scale goes unseen.
     """
     size = matrix.fixed_step or max(1, min(matrix.rows, _ELEMENTS // max(1, matrix.columns)))
     if 1 < block < matrix.rows and not matrix.fixed_step:
@@ -379,7 +379,7 @@ def _stale_cells(sample: Sample) -> tuple[int, int]:
 
 
 def _odd_columns(sample: Sample) -> tuple[int, ...]:
-    """Return the columns that have nothing in common with those of the base, far beyond the error of rounding."""
+    """Return the columns that have nothing in common with the base, far beyond the error of rounding."""
     import numpy as np
 
     if len(sample.values) < _STALE_CELLS:
