@@ -1,7 +1,8 @@
-"""`ckpt convert --dequantize` beside `cp` and `sync` of its result, and `ckpt diff BASE QUANTISED` beside reading both.
+"""`ckpt convert --dequantize` beside `cp` and `sync` of its result, and `ckpt diff BASE
+QUANTISED` beside reading both.
 
-The base has layers of bfloat16. Each is quantised by rounding to nearest, and stands in the
-file many times, so that files of gigabytes are made in seconds.
+The base has layers of bfloat16. Each is quantised by rounding to nearest, and stands in
+the file many times, so that files of gigabytes are made in seconds.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ ROWS, COLUMNS = 2048, 4096
 GROUP = 128
 Parts = dict[str, Any]
 """The ends of names -> arrays of a layer."""
-DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "int32": "I32", "uint8": "U8"}
+DTYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "uint16": "BF16",
+    "int32": "I32",
+    "uint8": "U8",
+}
 
 
 def weight_of(seed: int = 0) -> Any:
     """A layer of float32 that is bfloat16. Imports numpy."""
     import numpy as np
 
-    wide = np.random.default_rng(seed).standard_normal((ROWS, COLUMNS), np.float32) * np.float32(0.02)
+    wide = np.random.default_rng(seed).standard_normal(
+        (ROWS, COLUMNS), np.float32
+    ) * np.float32(0.02)
     return (wide.view("u4") & 0xFFFF0000).view("f4")
 
 
@@ -61,14 +70,20 @@ def gptq(weight: Any) -> Parts:
 
 
 def fp8(weight: Any) -> Parts:
-    """Blocks of 128 × 128, with codes that are whole numbers up to 16. Imports numpy."""
+    """Blocks of 128 × 128, with codes that are whole numbers up to 16. Imports
+    numpy.
+    """
     import numpy as np
 
     blocks = weight.reshape(ROWS // 128, 128, COLUMNS // 128, 128)
     scales = np.abs(blocks).max((1, 3)) / 16
     numbers = np.rint(blocks / scales[:, None, :, None]).reshape(ROWS, COLUMNS)
-    sizes = np.array([0, 0x38, 0x40, 0x44, 0x48, 0x4A, 0x4C, 0x4E, *range(0x50, 0x58), 0x58], "u1")
-    codes = sizes[np.abs(numbers).astype("i8")] | np.where(numbers < 0, 0x80, 0).astype("u1")
+    sizes = np.array(
+        [0, 0x38, 0x40, 0x44, 0x48, 0x4A, 0x4C, 0x4E, *range(0x50, 0x58), 0x58], "u1"
+    )
+    codes = sizes[np.abs(numbers).astype("i8")] | np.where(numbers < 0, 0x80, 0).astype(
+        "u1"
+    )
     return {"weight": codes, "weight_scale_inv": scales.astype("f4")}
 
 
@@ -79,7 +94,12 @@ def nf4(weight: Any) -> Parts:
     flat = weight.reshape(-1, 64)
     largest = np.abs(flat).max(1)
     codes = np.rint((flat / largest[:, None] + 1) * 7.5).astype("u1").reshape(-1, 2)
-    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [ROWS, COLUMNS]}
+    state = {
+        "quant_type": "nf4",
+        "blocksize": 64,
+        "dtype": "bfloat16",
+        "shape": [ROWS, COLUMNS],
+    }
     text = np.frombuffer(json.dumps(state).encode(), "u1")
     return {
         "weight": (codes[:, :1] << 4) | codes[:, 1:],
@@ -97,14 +117,20 @@ KINDS: dict[str, tuple[str, Callable[[Any], Parts]]] = {
 
 
 def write_layers(path: Path, layers: int, kind: str) -> None:
-    """Write a safetensors file of so many layers: quantised, or of bfloat16. Imports numpy."""
+    """Write a safetensors file of so many layers: quantised, or of bfloat16. Imports
+    numpy.
+    """
     weight = weight_of()
     parts = KINDS[kind][1](weight) if kind else {"weight": halves_of(weight)}
     header: dict[str, object] = {}
     end = 0
     for layer in range(layers):
         for name, array in parts.items():
-            dtype = "F8_E4M3" if kind == "fp8" and name == "weight" else DTYPES[array.dtype.name]
+            dtype = (
+                "F8_E4M3"
+                if kind == "fp8" and name == "weight"
+                else DTYPES[array.dtype.name]
+            )
             header[f"model.layers.{layer}.mlp.up_proj.{name}"] = {
                 "dtype": dtype,
                 "shape": list(array.shape),
@@ -133,7 +159,9 @@ def write_gguf(path: Path, layers: int, kind: str) -> None:
     else:
         packed = codes.astype("i1").view("u1").reshape(-1, 32)
     data = np.concatenate([scales.reshape(-1, 1).view("u1"), packed], 1).tobytes()
-    architecture = text_of("general.architecture") + struct.pack("<I", 8) + text_of("qwen2")
+    architecture = (
+        text_of("general.architecture") + struct.pack("<I", 8) + text_of("qwen2")
+    )
     infos = b"".join(
         text_of(f"blk.{layer}.ffn_up.weight")
         + struct.pack("<I2QIQ", 2, COLUMNS, ROWS, number, layer * len(data))
@@ -172,7 +200,12 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
 
 
 def rows(
-    key: str, label: str, path: Path, base: Path, options: tuple[str | Path, ...], copied: Job
+    key: str,
+    label: str,
+    path: Path,
+    base: Path,
+    options: tuple[str | Path, ...],
+    copied: Job,
 ) -> list[Case]:
     """The two rows of a file: taken back, and compared."""
     size = f"{base.stat().st_size / 1e9:.2g} GB of bfloat16"
@@ -186,7 +219,9 @@ def rows(
         prepare=copied.prepare,
     )
     diff = ckpt(f"`ckpt diff` of {size} and {label}", "diff", base, path, differs=True)
-    read = Job("`cat` of both", ("sh", "-c", f"cat {join([str(base), str(path)])} > /dev/null"))
+    read = Job(
+        "`cat` of both", ("sh", "-c", f"cat {join([str(base), str(path)])} > /dev/null")
+    )
     return [
         Case(f"quantised/{key}", convert, copied),
         Case(f"quantised/{key}-diff", diff, read),

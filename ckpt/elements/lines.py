@@ -1,6 +1,8 @@
-"""The rows and columns in which two matrices have nothing in common, which are alike otherwise.
+"""The rows and columns in which two matrices have nothing in common, which are alike
+otherwise.
 
-A norm over all of a matrix does not see one row of thousands that is zero, negated or another one.
+A norm over all of a matrix does not see one row of thousands that is zero, negated or
+another one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ CHUNK = 1 << 18
 _LEAST = 32
 """The fewest rows and columns of a matrix that is looked at."""
 _APART = 0.2
-"""The cosine below which two lines have nothing in common. Lines of 2 bits by GPTQ have 0.4 and more."""
+"""The cosine below which two lines have nothing in common. Lines of 2 bits by GPTQ have
+0.4 and more.
+"""
 _SHARE = 0.8
 """The least error of such a line, as a share of its norm."""
 _ALIKE = 0.5
@@ -34,7 +38,9 @@ _ALIKE = 0.5
 _FEWEST = 4
 """The fewest lines that say what error is usual."""
 _TIMES = 4.0
-"""The multiple of the usual error, as a square. Rounding to zero makes three times the usual one."""
+"""The multiple of the usual error, as a square. Rounding to zero makes three times the
+usual one.
+"""
 _MANY = 16
 """The fewest elements that make the norm of a line, were they alike."""
 _MANY = 16
@@ -45,7 +51,9 @@ _LISTED = 6
 
 
 class OddLines(NamedTuple):
-    """The numbers of rows and columns in which two matrices are not alike, and how many there are of both."""
+    """The numbers of rows and columns in which two matrices are not alike, and how many
+    there are of both.
+    """
 
     rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
@@ -69,13 +77,16 @@ class OddLines(NamedTuple):
 
 
 class Sums:
-    """Sums over lines: of the squared differences, and of the squares of either side."""
+    """Sums over lines: of the squared differences, and of the squares of either
+    side.
+    """
 
     def __init__(self, error: Array, ours: Array, theirs: Array) -> None:
         self.error, self.ours, self.theirs = error, ours, theirs
 
     def odd_lines(self, groups: Array | None) -> list[int]:
-        """Return the lines that have nothing in common, by an error that is not usual in their group.
+        """Return the lines that have nothing in common, by an error that is not usual
+        in their group.
 
         `groups` has the number of the group of each line; without it all are of one.
         """
@@ -83,7 +94,9 @@ class Sums:
 
         with np.errstate(all="ignore"):
             both = np.sqrt(self.ours * self.theirs)
-            cosines = np.where(both > 0, (self.ours + self.theirs - self.error) / (2 * both), 0)
+            cosines = np.where(
+                both > 0, (self.ours + self.theirs - self.error) / (2 * both), 0
+            )
             is_apart = (cosines < _APART) & (self.error > _SHARE**2 * self.theirs)
             is_apart &= self.theirs > 0
         if not is_apart.any():
@@ -99,11 +112,14 @@ class Sums:
         return sorted(odd)
 
 
-def find_odd_lines(base: TensorRef, other: TensorRef, groups: Array | None = None) -> OddLines:
+def find_odd_lines(
+    base: TensorRef, other: TensorRef, groups: Array | None = None
+) -> OddLines:
     """Return the rows and columns in which two tensors of one shape are not alike.
 
-    `groups` are the numbers of the groups of columns that have one scale, where these do not
-    lie beside each other. Vectors and small matrices have none. Raises UnreadableError.
+    `groups` are the numbers of the groups of columns that have one scale, where these
+    do not lie beside each other. Vectors and small matrices have none. Raises
+    UnreadableError.
     """
     import numpy as np
 
@@ -114,7 +130,9 @@ def find_odd_lines(base: TensorRef, other: TensorRef, groups: Array | None = Non
     by_row: list[list[Array]] = []
     by_column = np.zeros((3, columns))
     step = max(1, CHUNK // columns)
-    pairs = zip(_matrices(base, columns, step), _matrices(other, columns, step), strict=True)
+    pairs = zip(
+        _matrices(base, columns, step), _matrices(other, columns, step), strict=True
+    )
     with np.errstate(all="ignore"):
         for theirs, ours in pairs:
             error = ours - theirs
@@ -133,7 +151,9 @@ def find_odd_lines(base: TensorRef, other: TensorRef, groups: Array | None = Non
 
 
 def _of_many_elements(odd: OddLines, base: TensorRef, step: int) -> OddLines:
-    """Return the lines that have many elements in their norms: chance turns a few. The base is read again."""
+    """Return the lines that have many elements in their norms: chance turns a few. The
+    base is read again.
+    """
     import numpy as np
 
     columns = list(odd.columns)
@@ -148,13 +168,19 @@ def _of_many_elements(odd: OddLines, base: TensorRef, step: int) -> OddLines:
     rows = has_many_elements(of_rows[0], of_rows[1])
     across = has_many_elements(of_columns[0], of_columns[1])
     return odd._replace(
-        rows=tuple([number for number, is_many in zip(odd.rows, rows, strict=True) if is_many]),
-        columns=tuple([number for number, is_many in zip(columns, across, strict=True) if is_many]),
+        rows=tuple(
+            [number for number, is_many in zip(odd.rows, rows, strict=True) if is_many]
+        ),
+        columns=tuple(
+            [number for number, is_many in zip(columns, across, strict=True) if is_many]
+        ),
     )
 
 
 def has_many_elements(squares: Array, fourths: Array) -> Array:
-    """Tell of lines whether many elements make their norms, by the sums of their squares and of their fourth powers."""
+    """Tell of lines whether many elements make their norms, by the sums of their
+    squares and of their fourth powers.
+    """
     import numpy as np
 
     with np.errstate(all="ignore"):

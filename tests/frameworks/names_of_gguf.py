@@ -1,4 +1,6 @@
-"""The table of names of GGUF and transformers, held against that of gguf-py, the Python package of llama.cpp."""
+"""The table of names of GGUF and transformers, held against that of gguf-py, the Python
+package of llama.cpp.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A report with the weights that consist of several tensors, where an extension reads them."""
+"""A report with the weights that consist of several tensors, where an extension reads
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,14 @@ if TYPE_CHECKING:
 
 
 def with_quantised(
-    report: Inspection, limits: Limits | None, globs: Globs | None = None, section: str | None = None
+    report: Inspection,
+    limits: Limits | None,
+    globs: Globs | None = None,
+    section: str | None = None,
 ) -> Inspection:
-    """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
+    """Return the report with the weights that consist of several tensors. Any other
+    report stays as it is.
+    """
     quantised = find_hook("quantised") if is_quantised(report.survey) else None
     if quantised is None:
         return report
@@ -28,7 +35,9 @@ def with_quantised(
 
 def is_quantised(survey: Survey) -> bool:
     """Tell whether tensors look as if weights consisted of several of them."""
-    return bool(survey.scaled.codes) or any(map(_is_of_torchao, set(looks_of(survey.tensors))))
+    return bool(survey.scaled.codes) or any(
+        map(_is_of_torchao, set(looks_of(survey.tensors)))
+    )
 
 
 def _is_of_torchao(tensor: Tensor) -> bool:

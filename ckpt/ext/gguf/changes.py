@@ -1,4 +1,6 @@
-"""The changes of llama.cpp's converter in tensors, undone while they are read: the order of rows, a transpose, an added 1."""
+"""The changes of llama.cpp's converter in tensors, undone while they are read: the
+order of rows, a transpose, an added 1.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ _SINGLE = BY_NAME["float32"]
 
 
 class HeadRows(Reworked):
-    """The rows of q or k in the order of transformers: of each head first one half of its rotary pairs, then the other.
+    """The rows of q or k in the order of transformers: of each head first one half of
+    its rotary pairs, then the other.
 
-    GGUF has the two rows of a pair beside each other. `row` and `head` are the bytes of a row and of a head.
+    GGUF has the two rows of a pair beside each other. `row` and `head` are the bytes of
+    a row and of a head.
     """
 
     __slots__ = ("head", "nbytes", "row")
@@ -43,7 +47,9 @@ class HeadRows(Reworked):
 
     def packed_span(self, first: int, last: int) -> tuple[int, int]:
         """The bytes of the heads that hold the bytes `first` to `last`."""
-        return first // self.head * self.head, min(-(-last // self.head) * self.head, self.nbytes)
+        return first // self.head * self.head, min(
+            -(-last // self.head) * self.head, self.nbytes
+        )
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
@@ -81,7 +87,9 @@ class OneLess(PlaceOfTensors):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        return cut_blocks(self._blocks(), start, self.nbytes - start if count is None else count)
+        return cut_blocks(
+            self._blocks(), start, self.nbytes - start if count is None else count
+        )
 
     def _blocks(self) -> Iterator[bytes]:
         import numpy as np
@@ -91,7 +99,8 @@ class OneLess(PlaceOfTensors):
 
 
 def undone(ref: TensorRef, change: Change, heads: int | None) -> TensorRef | None:
-    """A tensor as it was before the converter changed it, or None where its shape does not allow that change.
+    """A tensor as it was before the converter changed it, or None where its shape does
+    not allow that change.
 
     `heads` is the number of heads of q or k.
     """
@@ -115,9 +124,16 @@ def _with_row(ref: TensorRef) -> TensorRef:
 
 
 def experts_of(ref: TensorRef) -> list[TensorRef] | None:
-    """Return the matrices of a stack, each with a storage of its own, or None for what is no stack."""
+    """Return the matrices of a stack, each with a storage of its own, or None for what
+    is no stack.
+    """
     place = ref.storage.place
-    is_stack = len(ref.shape) == 3 and ref.numel and place is not None and place.nbytes == ref.nbytes
+    is_stack = (
+        len(ref.shape) == 3
+        and ref.numel
+        and place is not None
+        and place.nbytes == ref.nbytes
+    )
     if not is_stack or ref.shape[0] > _EXPERTS:
         return None
     assert place is not None
@@ -137,7 +153,12 @@ def joined_heads(keys: TensorRef, values: TensorRef) -> TensorRef | None:
     Of each head it has the rows of the keys, which are the columns of their part, and
     then the rows of the values.
     """
-    if len(keys.shape) != 3 or len(values.shape) != 3 or not keys.numel or not values.numel:
+    if (
+        len(keys.shape) != 3
+        or len(values.shape) != 3
+        or not keys.numel
+        or not values.numel
+    ):
         return None
     heads, width, height = keys.shape
     if (values.shape[0], values.shape[2]) != (heads, width) or heads > _HEADS:
@@ -150,27 +171,45 @@ def joined_heads(keys: TensorRef, values: TensorRef) -> TensorRef | None:
     pieces: list[tuple[int, Place]] = []
     end = 0
     for head in range(heads):
-        turned = tensor_ref(keys.storage, keys.dtype, (height, width), (1, height), head * width * height)
+        turned = tensor_ref(
+            keys.storage,
+            keys.dtype,
+            (height, width),
+            (1, height),
+            head * width * height,
+        )
         size = values.shape[1] * width
-        plain = tensor_ref(values.storage, values.dtype, values.shape[1:], (width, 1), head * size)
+        plain = tensor_ref(
+            values.storage, values.dtype, values.shape[1:], (width, 1), head * size
+        )
         for row in (turned, plain):
             pieces.append((end, place_of(row, dtype)))
             end += dtype.nbytes(row.numel)
     shape = (heads * (height + values.shape[1]), width)
-    storage = Storage(f"{keys.storage.id}+", None, dtype, end, Patched(None, end, pieces))
+    storage = Storage(
+        f"{keys.storage.id}+", None, dtype, end, Patched(None, end, pieces)
+    )
     return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
 
 
 def _with_halves(ref: TensorRef, heads: int | None) -> TensorRef | None:
     place = ref.storage.place
     rows = ref.shape[0] if ref.shape else 0
-    if not heads or not rows or rows % (2 * heads) or place is None or place.nbytes != ref.nbytes:
+    if (
+        not heads
+        or not rows
+        or rows % (2 * heads)
+        or place is None
+        or place.nbytes != ref.nbytes
+    ):
         return None
     head = ref.nbytes // heads
     if head > _MOST:
         return None
     moved = HeadRows(place, ref.nbytes // rows, head)
-    return ref._replace(storage=Storage(ref.storage.id, None, ref.dtype, ref.nbytes, moved))
+    return ref._replace(
+        storage=Storage(ref.storage.id, None, ref.dtype, ref.nbytes, moved)
+    )
 
 
 def _turned(ref: TensorRef) -> TensorRef | None:

@@ -1,4 +1,6 @@
-"""A GGUF file in the names and the layout of transformers, where the other side of a comparison has these."""
+"""A GGUF file in the names and the layout of transformers, where the other side of a
+comparison has these.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.ext.gguf.changes import experts_of, joined_heads, undone
-from ckpt.ext.gguf.names import ARCHITECTURES, KEYS, VALUES, Architecture, block_of, meaning_of
+from ckpt.ext.gguf.names import (
+    ARCHITECTURES,
+    KEYS,
+    VALUES,
+    Architecture,
+    block_of,
+    meaning_of,
+)
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import NamedTuple, replace
@@ -22,18 +31,26 @@ _MOST = 1 << 20
 
 
 class Renamed(NamedTuple):
-    """A GGUF file under the names of transformers. The tensors have the order of the file that was read."""
+    """A GGUF file under the names of transformers. The tensors have the order of the
+    file that was read.
+    """
 
     checkpoint: Checkpoint
     architecture: str
     given: tuple[Entry, ...]
-    """The tensors as they are in the file, one for each of `checkpoint`: an expert is a part of one."""
+    """The tensors as they are in the file, one for each of `checkpoint`: an expert is a
+    part of one.
+    """
     unread: tuple[str, ...]
-    """The tensors under their own names, because no table knows them or their layout."""
+    """The tensors under their own names, because no table knows them or their
+    layout.
+    """
 
 
 def met(survey: Survey, others: Collection[str]) -> Renamed | None:
-    """Return a GGUF file in the names of transformers, where more of these are among the `others` than of its own."""
+    """Return a GGUF file in the names of transformers, where more of these are among
+    the `others` than of its own.
+    """
     found = renamed(survey)
     if found is None:
         return None
@@ -44,7 +61,9 @@ def met(survey: Survey, others: Collection[str]) -> Renamed | None:
 
 
 def renamed(survey: Survey) -> Renamed | None:
-    """Return a GGUF file in the names of transformers, or None where no table has its architecture."""
+    """Return a GGUF file in the names of transformers, or None where no table has its
+    architecture.
+    """
     checkpoint = survey.checkpoint
     values = {value.name: value.node for value in checkpoint.values}
     name = values.get("general.architecture")
@@ -61,7 +80,9 @@ def renamed(survey: Survey) -> Renamed | None:
         if others is None and len(rows) < _MOST:
             others = _others(entry, architecture, heads)
         names = [row[0].name for row in others or ()]
-        if others is None or not taken.isdisjoint(names):  # a file may hold one weight in two ways
+        if others is None or not taken.isdisjoint(
+            names
+        ):  # a file may hold one weight in two ways
             unread.append(entry.name)
             others = [(entry, entry)]
         taken.update(names)
@@ -82,15 +103,21 @@ def tree_of(entries: Sequence[Entry], checkpoint: Checkpoint) -> Dict:
 
 
 def _end(name: str) -> str:
-    """The last four steps of a name: wrappers and the classes around a model put others before them."""
+    """The last four steps of a name: wrappers and the classes around a model put others
+    before them.
+    """
     return ".".join(name.split(".")[-4:])
 
 
 def _heads_of(values: Mapping[str, object], name: str) -> tuple[int | None, int | None]:
-    """The number of heads of q, and of k, as far as the metadata says one number for all blocks."""
+    """The number of heads of q, and of k, as far as the metadata says one number for
+    all blocks.
+    """
     queries = values.get(f"{name}.attention.head_count")
     keys = values.get(f"{name}.attention.head_count_kv", queries)
-    return queries if type(queries) is int else None, keys if type(keys) is int else None
+    return queries if type(queries) is int else None, keys if type(
+        keys
+    ) is int else None
 
 
 def _others(
@@ -144,7 +171,9 @@ def _joined_latents(tensors: Sequence[Entry]) -> dict[str, list[tuple[Entry, Ent
         if tensor is None:
             continue
         # It is judged by the part that was rounded more.
-        coarse = min((entry, values), key=lambda row: row.tensor.nbytes / row.tensor.numel)
+        coarse = min(
+            (entry, values), key=lambda row: row.tensor.nbytes / row.tensor.numel
+        )
         name = f"model.layers.{block}.self_attn.kv_b_proj.weight"
         found[entry.name] = [(_renamed(entry, name, tensor), coarse)]
         found[values.name] = []

@@ -1,7 +1,10 @@
-"""The names of llama.cpp and of transformers for the same tensors, for each architecture, as data.
+"""The names of llama.cpp and of transformers for the same tensors, for each
+architecture, as data.
 
-`{n}` is the number of a block, `{e}` of an expert: llama.cpp has the experts of a block in one tensor. Endings such as `.weight` and `.bias` stay. The names are in llama.cpp's gguf-py (TENSOR_NAMES and
-TensorNameMap) and in transformers' models; what the converter changes beside the names is in its convert_hf_to_gguf.py.
+`{n}` is the number of a block, `{e}` of an expert: llama.cpp has the experts of a block
+in one tensor. Endings such as `.weight` and `.bias` stay. The names are in llama.cpp's
+gguf-py (TENSOR_NAMES and TensorNameMap) and in transformers' models; what the converter
+changes beside the names is in its convert_hf_to_gguf.py.
 """
 
 from __future__ import annotations
@@ -12,15 +15,18 @@ from typing import Literal
 from ckpt.model.rows import NamedTuple
 
 Change = Literal["", "rotary-q", "rotary-k", "turned", "one-more", "one-row"]
-"""The change of a tensor on the way into GGUF: the order of the rows of q and k, a transpose (Conv1D), 1 added to each element,
-a first dimension of 1 that is gone."""
+"""The change of a tensor on the way into GGUF: the order of the rows of q and k, a
+transpose (Conv1D), 1 added to each element, a first dimension of 1 that is gone.
+"""
 
 
 class Architecture(NamedTuple):
-    """The names of an architecture: of llama.cpp -> of transformers. `turned` are names whose weight is transposed.
+    """The names of an architecture: of llama.cpp -> of transformers. `turned` are names
+    whose weight is transposed.
 
-    `is_rotary` says that the rows of q and k are in pairs of neighbours, `has_one_more` that norms have 1 added,
-    `has_latent` that kv_b may lie in two tensors, of keys and of values.
+    `is_rotary` says that the rows of q and k are in pairs of neighbours, `has_one_more`
+    that norms have 1 added, `has_latent` that kv_b may lie in two tensors, of keys and
+    of values.
     """
 
     names: dict[str, str]
@@ -91,7 +97,12 @@ def _without(names: dict[str, str], name: str) -> dict[str, str]:
     return {ours: theirs for ours, theirs in names.items() if ours != name}
 
 
-_TURNED = ("blk.{n}.attn_qkv", "blk.{n}.attn_output", "blk.{n}.ffn_up", "blk.{n}.ffn_down")
+_TURNED = (
+    "blk.{n}.attn_qkv",
+    "blk.{n}.attn_output",
+    "blk.{n}.ffn_up",
+    "blk.{n}.ffn_down",
+)
 _EXPERTS = {
     "blk.{n}.ffn_gate_inp": f"{_BLOCK}mlp.gate",
     "blk.{n}.ffn_gate_exps": f"{_BLOCK}mlp.experts.{{e}}.gate_proj",
@@ -184,15 +195,17 @@ ARCHITECTURES: dict[str, Architecture] = {
     "cohere2": Architecture(_DECODER),
     "starcoder2": Architecture(_STARCODER2),
 }
-"""The architectures by `general.architecture`. Mistral, Mixtral and SmolLM call themselves llama, DeepSeek-V3, Kimi and
-GLM-4.7 Flash deepseek2."""
+"""The architectures by `general.architecture`. Mistral, Mixtral and SmolLM call
+themselves llama, DeepSeek-V3, Kimi and GLM-4.7 Flash deepseek2.
+"""
 
 MADE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that the converter makes of numbers in config.json."""
 
 
 class Meaning(NamedTuple):
-    """The name of a tensor in transformers, and what the converter changed beside the name.
+    """The name of a tensor in transformers, and what the converter changed beside the
+    name.
 
     A name with `{e}` stands for each expert in the tensor.
     """
@@ -211,7 +224,9 @@ class Meaning(NamedTuple):
 
 
 KEYS, VALUES = "blk.{n}.attn_k_b.weight", "blk.{n}.attn_v_b.weight"
-"""The two parts of kv_b of DeepSeek, of which the first one is transposed head by head."""
+"""The two parts of kv_b of DeepSeek, of which the first one is transposed head
+by head.
+"""
 
 
 def block_of(name: str, form: str) -> str | None:
@@ -221,7 +236,9 @@ def block_of(name: str, form: str) -> str | None:
 
 
 def meaning_of(name: str, architecture: Architecture) -> Meaning | None:
-    """Return what a tensor of llama.cpp is in transformers, or None for a name that is not in the table."""
+    """Return what a tensor of llama.cpp is in transformers, or None for a name that is
+    not in the table.
+    """
     block = re.match(r"blk\.(\d{1,6})\.", name)
     form = name if block is None else f"blk.{{n}}.{name[block.end() :]}"
     expert = re.fullmatch(r"(blk\.\{n\}\.ffn_(?:gate|down|up))\.(\d{1,6})\.(\w+)", form)

@@ -1,4 +1,6 @@
-"""The facts that a checkpoint says about its quantisation beside its tensors: config.json, or quantize_config.json."""
+"""The facts that a checkpoint says about its quantisation beside its tensors:
+config.json, or quantize_config.json.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,22 @@ _FILES = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
 }
-"""The files beside weights that say how they were quantised -> the method of a file that
-names none. The second one is of AutoGPTQ, the third of AutoAWQ."""
+"""The files beside weights that say how they were quantised -> the method of a file
+that names none. The second one is of AutoGPTQ, the third of AutoAWQ.
+"""
 _OTHER_WORDS = {"w_bit": "bits", "wbits": "bits", "q_group_size": "group_size"}
 """Words of AutoAWQ for fields that others call otherwise."""
 _MIXED = ("dynamic", "extra_config")
-"""The fields of gptqmodel and of AutoRound that give some layers other bits or groups."""
+"""The fields of gptqmodel and of AutoRound that give some layers other bits or
+groups.
+"""
 _WEIGHT_FLOATS = ("bfloat16", "float16", "float32")
 
 
 class Facts(NamedTuple):
-    """The fields of `quantization_config`, and the dtype of the model as its config names it, or None."""
+    """The fields of `quantization_config`, and the dtype of the model as its config
+    names it, or None.
+    """
 
     fields: Mapping[str, Json] = {}
     dtype: str | None = None
@@ -85,9 +92,11 @@ class Facts(NamedTuple):
 
 
 def facts_of(checkpoint: Checkpoint, limits: Limits) -> Facts:
-    """Return the facts beside a checkpoint: in the files of its folder, or in those beside a file of this machine.
+    """Return the facts beside a checkpoint: in the files of its folder, or in those
+    beside a file of this machine.
 
-    The config.json of AutoGPTQ and AutoAWQ may name the dtype alone, beside a file that has the rest.
+    The config.json of AutoGPTQ and AutoAWQ may name the dtype alone, beside a file that
+    has the rest.
     """
     dtype: str | None = None
     for facts in _all_facts(checkpoint, limits):
@@ -120,7 +129,9 @@ def _document(path: str, name: str, limits: Limits) -> Json:
         folder = place if place.is_folder() else place.parent()
         if name not in folder.names():
             return None
-        document: Json = json.loads(read_file(folder.child(name, "cache"), limits, name))
+        document: Json = json.loads(
+            read_file(folder.child(name, "cache"), limits, name)
+        )
     except (CkptError, OSError, ValueError, RecursionError):
         return None
     return document

@@ -1,9 +1,11 @@
-"""Verdicts on quantised weights beside their base, by the error that their schemes make.
+"""Verdicts on quantised weights beside their base, by the error that their schemes
+make.
 
-The measure is the error of a scheme at its own codes: half of the distance to the next code, evenly spread. Rounding makes
-it once. GPTQ moves the error of a column into the next columns, and makes up to twice as much. Weights of another
-layer or model are much farther away. Scales of other weights show in the sizes of blocks, which stray from the base.
-Rows of some places of each tensor are read.
+The measure is the error of a scheme at its own codes: half of the distance to the next
+code, evenly spread. Rounding makes it once. GPTQ moves the error of a column into the
+next columns, and makes up to twice as much. Weights of another layer or model are much
+farther away. Scales of other weights show in the sizes of blocks, which stray from the
+base. Rows of some places of each tensor are read.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 Verdict = Literal["within", "factors", "scale", "lines", "other"]
-"""`factors`: within, but for factors of rows and columns, which AWQ and SmoothQuant move into the layer before.
-`lines`: within, but for some rows or columns."""
+"""`factors`: within, but for factors of rows and columns, which AWQ and SmoothQuant
+move into the layer before. `lines`: within, but for some rows or columns.
+"""
 
 _BANDS = 4
 """Places of a tensor whose rows are read."""
@@ -35,37 +38,61 @@ _ELEMENTS = 1 << 16
 _MOST_BANDS = 256
 """The same where rows share scales: rows of each block, as far as there are no more."""
 _TIMES = 3.0
-"""Errors of rounding that a quantised weight may have. Of 396 honest ones of 2 to 8 bits the largest was 2.0, of GPTQ."""
+"""Errors of rounding that a quantised weight may have. Of 396 honest ones of 2 to 8
+bits the largest was 2.0, of GPTQ.
+"""
 _ALIKE = 0.25
-"""The least cosine of most blocks of a weight and its base. It is near 0 for other weights, 0.4 for GPTQ with 2 bits."""
+"""The least cosine of most blocks of a weight and its base. It is near 0 for other
+weights, 0.4 for GPTQ with 2 bits.
+"""
 _SAME = 0.7
 """The cosine from which on it is the same weight, whatever its scales are."""
 _STRAYS = 2.2
-"""Errors of the size of a block, beyond which its scale is of other weights. Of the honest ones the largest was 1.2."""
+"""Errors of the size of a block, beyond which its scale is of other weights. Of the
+honest ones the largest was 1.2.
+"""
 _MIDDLE = 2.0
-"""Errors of the size of a block that the middle of all may have. Of the honest ones the largest was 1.1."""
+"""Errors of the size of a block that the middle of all may have. Of the honest ones the
+largest was 1.1.
+"""
 _SINGLE = 5.0
 """The same of a few blocks, whose own error has no others beside it."""
 _BETTER = 0.6
-"""The share of an error that is left where factors of rows and columns explain it, and one factor for all does not."""
+"""The share of an error that is left where factors of rows and columns explain it, and
+one factor for all does not.
+"""
 _MOSTLY = 0.9
-"""The most error, beside the weights, of what is mostly the base. Other weights are 1.4 away."""
+"""The most error, beside the weights, of what is mostly the base. Other weights are 1.4
+away.
+"""
 _STALE = 3.5
-"""Errors of rounding of a block whose scale is not its own. Of the honest ones the largest was 2.6."""
+"""Errors of rounding of a block whose scale is not its own. Of the honest ones the
+largest was 2.6.
+"""
 _STALE_FACTOR = 0.2
 """The least logarithm of the factor by which such a scale is off."""
 _STALE_ALIKE = 1.5
-"""Errors of rounding that such a block has beside the factor, at most: its codes are right. GPTQ makes more where it is as far off."""
+"""Errors of rounding that such a block has beside the factor, at most: its codes are
+right. GPTQ makes more where it is as far off.
+"""
 _STALE_SIZE = 1e-3
-"""The least size of such a block beside the middle of all: a scale of float16 has few bits for less."""
+"""The least size of such a block beside the middle of all: a scale of float16 has few
+bits for less.
+"""
 _APART = 0.2
-"""The cosine below which a column has nothing in common with the same one of the base."""
+"""The cosine below which a column has nothing in common with the same one of
+the base.
+"""
 _REST = 0.5
-"""The most that is left of an error, as a square, where one factor for all is the cause."""
+"""The most that is left of an error, as a square, where one factor for all is the
+cause.
+"""
 _STALE_CELLS = 16
 """The fewest elements of a block that is looked at by itself."""
 _SPREAD = 0.5
-"""The share of the spread of factors of columns that lies inside of blocks. Scales that are off spread between blocks."""
+"""The share of the spread of factors of columns that lies inside of blocks. Scales that
+are off spread between blocks.
+"""
 _LEAST_CELLS = 8
 """The fewest blocks that say whether sizes stray."""
 _FACTORED = frozenset(("AWQ", "int8", "compressed-tensors", "FP8"))
@@ -75,8 +102,9 @@ _FACTORED = frozenset(("AWQ", "int8", "compressed-tensors", "FP8"))
 class Judged(NamedTuple):
     """A quantised weight, and how it stands to its base.
 
-    `error` is relative to the weights, `times` counts errors of rounding. `factor` is the size of the scales beside the
-    right ones, where they are off alike. `like` is the tensor of the base that it is instead, where that is found.
+    `error` is relative to the weights, `times` counts errors of rounding. `factor` is
+    the size of the scales beside the right ones, where they are off alike. `like` is
+    the tensor of the base that it is instead, where that is found.
     """
 
     name: str
@@ -92,7 +120,9 @@ class Judged(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Rows of a quantised weight and of its base as numbers, the error of rounding of each, and its cell."""
+    """Rows of a quantised weight and of its base as numbers, the error of rounding of
+    each, and its cell.
+    """
 
     values: Array
     base: Array
@@ -101,7 +131,9 @@ class Sample(NamedTuple):
 
 
 def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
-    """Return how a quantised weight stands to a tensor of the same shape. Raises UnreadableError."""
+    """Return how a quantised weight stands to a tensor of the same shape. Raises
+    UnreadableError.
+    """
     import numpy as np
 
     plain = sample = read_sample(logical, base)
@@ -118,16 +150,21 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
         fitted = _with_factors(sample, has_rows=has_rows)
         if fitted is not None:
             fitted_figures = _figures(fitted)
-            is_near = _correlation(fitted) > _SAME and fitted_figures[1] < _BETTER * scaled
+            is_near = (
+                _correlation(fitted) > _SAME and fitted_figures[1] < _BETTER * scaled
+            )
             if is_near and _verdict(fitted, fitted_figures)[0] == "within":
                 verdict, figures, factor = "factors", fitted_figures, None
                 sample = fitted
-    row = Judged(logical.name, base_name, logical.planned.text, verdict, *figures, factor)
+    row = Judged(
+        logical.name, base_name, logical.planned.text, verdict, *figures, factor
+    )
     return _with_few(row, logical, plain, sample)
 
 
 def _with_few(row: Judged, logical: Logical, plain: Sample, sample: Sample) -> Judged:
-    """Return the verdict, which a few columns or scales of the sample change that are wrong by themselves.
+    """Return the verdict, which a few columns or scales of the sample change that are
+    wrong by themselves.
 
     `plain` is the sample as it was read, `sample` has the factors of the verdict.
     """
@@ -136,7 +173,9 @@ def _with_few(row: Judged, logical: Logical, plain: Sample, sample: Sample) -> J
     odd = _odd_columns(plain) if _is_matrix(logical) else ()
     if odd:
         columns = logical.planned.matrix.columns
-        return row._replace(verdict="lines", factor=None, what=OddLines((), odd, (0, columns)).text)
+        return row._replace(
+            verdict="lines", factor=None, what=OddLines((), odd, (0, columns)).text
+        )
     stale, count = _stale_cells(sample)
     if not stale or 2 * stale > count:
         return row
@@ -146,17 +185,28 @@ def _with_few(row: Judged, logical: Logical, plain: Sample, sample: Sample) -> J
 
 
 def _is_mostly(row: Judged) -> bool:
-    """Tell whether a weight is mostly the base, so that a few lines or scales may be what is wrong with it."""
-    return row.verdict in ("within", "factors") or (row.verdict == "other" and row.error < _MOSTLY)
+    """Tell whether a weight is mostly the base, so that a few lines or scales may be
+    what is wrong with it.
+    """
+    return row.verdict in ("within", "factors") or (
+        row.verdict == "other" and row.error < _MOSTLY
+    )
 
 
 def _is_matrix(logical: Logical) -> bool:
-    """Tell whether the codes have the rows and columns of the weight, and are not blocks in a row."""
+    """Tell whether the codes have the rows and columns of the weight, and are not
+    blocks in a row.
+    """
     matrix = logical.planned.matrix
-    return matrix.columns == logical.shape[-1] and matrix.rows * matrix.columns == logical.numel
+    return (
+        matrix.columns == logical.shape[-1]
+        and matrix.rows * matrix.columns == logical.numel
+    )
 
 
-def with_lines(row: Judged, logical: Logical, base: TensorRef, weight: TensorRef) -> Judged:
+def with_lines(
+    row: Judged, logical: Logical, base: TensorRef, weight: TensorRef
+) -> Judged:
     """Return the verdict, which rows and columns change that the base does not have.
 
     All of the weight is read. Raises UnreadableError.
@@ -170,18 +220,28 @@ def with_lines(row: Judged, logical: Logical, base: TensorRef, weight: TensorRef
 
 
 def read_sample(logical: Logical, base: TensorRef) -> Sample:
-    """Return rows of some places of a weight and of its base. Raises UnreadableError."""
+    """Return rows of some places of a weight and of its base. Raises
+    UnreadableError.
+    """
     import numpy as np
 
     matrix = logical.planned.matrix
     reader = matrix.make_reader()
     is_blocks = matrix.rows * matrix.columns != base.numel
-    flat = as_rows(base, 1, base.numel) if is_blocks else as_rows(base, matrix.rows, matrix.columns)
+    flat = (
+        as_rows(base, 1, base.numel)
+        if is_blocks
+        else as_rows(base, matrix.rows, matrix.columns)
+    )
     parts: list[Sample] = []
     begin_cell = 0
-    for first, last in _bands(matrix, logical.planned.group[0] if len(logical.planned.group) > 1 else 1):
+    for first, last in _bands(
+        matrix, logical.planned.group[0] if len(logical.planned.group) > 1 else 1
+    ):
         words = decode_rows(matrix, reader, first, last, BY_NAME["float32"]).words
-        values = widen_words(words, BY_NAME["float32"]).reshape(last - first, matrix.columns)
+        values = widen_words(words, BY_NAME["float32"]).reshape(
+            last - first, matrix.columns
+        )
         if is_blocks:
             rows = _block_rows(flat, first, last, matrix.columns)
             values = values[: len(rows)]
@@ -201,13 +261,19 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
 def _bands(matrix: Matrix, block: int) -> list[tuple[int, int]]:
     """The rows from first to last of each place, which the reader takes at once.
 
-    Where a `block` of rows has one scale, each block has a place, so that no scale goes unseen.
+    Where a `block` of rows has one scale, each block has a place, so that no scale goes
+    unseen.
     """
-    size = matrix.fixed_step or max(1, min(matrix.rows, _ELEMENTS // max(1, matrix.columns)))
+    size = matrix.fixed_step or max(
+        1, min(matrix.rows, _ELEMENTS // max(1, matrix.columns))
+    )
     if 1 < block < matrix.rows and not matrix.fixed_step:
         return _bands_of_blocks(matrix, block)
     if _BANDS * size >= matrix.rows:
-        return [(first, min(first + size, matrix.rows)) for first in range(0, matrix.rows, size)]
+        return [
+            (first, min(first + size, matrix.rows))
+            for first in range(0, matrix.rows, size)
+        ]
     last = (matrix.rows - size) // size
     starts = sorted({last * place // (_BANDS - 1) * size for place in range(_BANDS)})
     return [(first, first + size) for first in starts]
@@ -238,7 +304,9 @@ def _steps(matrix: Matrix, codes: Array, cells: Cells) -> Array:
     levels = np.arange(matrix.levels, dtype="u1")
     rest = [np.zeros((1, 1), "<f4") for _ in cells.parameters[1:]]
     with np.errstate(all="ignore"):
-        units = np.asarray(matrix.formula(levels[None], np.ones((1, 1), "<f4"), *rest), "<f8").reshape(-1)
+        units = np.asarray(
+            matrix.formula(levels[None], np.ones((1, 1), "<f4"), *rest), "<f8"
+        ).reshape(-1)
         finite = np.isfinite(units)
         numbers = np.unique(units[finite])
         gaps = np.diff(numbers)
@@ -266,11 +334,15 @@ def _figures(sample: Sample) -> Figures:
         return float("inf"), float("inf")
     if error == 0:
         return 0.0, 0.0
-    return sqrt(error / size) if size else float("inf"), sqrt(error / least) if least else float("inf")
+    return sqrt(error / size) if size else float("inf"), sqrt(
+        error / least
+    ) if least else float("inf")
 
 
 def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
-    """Return the verdict on a sample, and the factor by which all of its scales are off."""
+    """Return the verdict on a sample, and the factor by which all of its scales are
+    off.
+    """
     error, times = figures
     if error == 0:
         return "within", None
@@ -279,7 +351,12 @@ def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
         return "scale", common
     strays, middle, most = _strays(sample)
     cosine = _correlation(sample)
-    if cosine > _ALIKE and times <= _TIMES and strays <= _STRAYS and abs(middle) <= most:
+    if (
+        cosine > _ALIKE
+        and times <= _TIMES
+        and strays <= _STRAYS
+        and abs(middle) <= most
+    ):
         return "within", None
     if cosine < _SAME:
         return "other", None
@@ -289,7 +366,9 @@ def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
 
 
 def _common_factor(sample: Sample) -> float | None:
-    """Return the factor that is most of the error of a weight, or None where no factor is."""
+    """Return the factor that is most of the error of a weight, or None where no factor
+    is.
+    """
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -308,7 +387,9 @@ def _common_factor(sample: Sample) -> float | None:
 
 
 def _correlation(sample: Sample) -> float:
-    """The cosine between a weight and its base; blocks count alike, whatever their scales."""
+    """The cosine between a weight and its base; blocks count alike, whatever their
+    scales.
+    """
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -323,7 +404,8 @@ def _correlation(sample: Sample) -> float:
 
 
 def _strays(sample: Sample) -> tuple[float, float, float]:
-    """Return how far the sizes of blocks stray from the base, in errors; their middle, and the most it may be.
+    """Return how far the sizes of blocks stray from the base, in errors; their middle,
+    and the most it may be.
 
     The size of a block is the root of the sum of squares; the middle is a logarithm.
     """
@@ -333,12 +415,19 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
     count = int(cells.max()) + 1
     with np.errstate(all="ignore"):
         numel = np.bincount(cells, minlength=count)
-        ours = np.bincount(cells, np.square(sample.values.reshape(-1), dtype="<f8"), count)
-        theirs = np.bincount(cells, np.square(sample.base.reshape(-1), dtype="<f8"), count)
+        ours = np.bincount(
+            cells, np.square(sample.values.reshape(-1), dtype="<f8"), count
+        )
+        theirs = np.bincount(
+            cells, np.square(sample.base.reshape(-1), dtype="<f8"), count
+        )
         error = (sample.values - sample.base).reshape(-1).astype("<f8")
         relative = np.bincount(cells, np.square(error), count) / theirs
-        # What is left of the sum of weight times error, whose signs are as they come: few large weights may be most of it.
-        crossed = np.bincount(cells, np.square(error * sample.base.reshape(-1)), count) / np.square(theirs)
+        # What is left of the sum of weight times error, whose signs are as they come:
+        # few large weights may be most of it.
+        crossed = np.bincount(
+            cells, np.square(error * sample.base.reshape(-1)), count
+        ) / np.square(theirs)
         ratios = np.log(ours / theirs) / 2
         spread = np.sqrt(crossed + np.square(relative / 2)) + 1e-4
     usable = np.isfinite(ratios) & (numel > 1)
@@ -353,7 +442,8 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
 
 
 def _stale_cells(sample: Sample) -> tuple[int, int]:
-    """Return how many blocks have codes of the base and a scale of something else, and of how many.
+    """Return how many blocks have codes of the base and a scale of something else, and
+    of how many.
 
     Such a block is the base times a factor, and far beyond the error of rounding.
     """
@@ -365,21 +455,31 @@ def _stale_cells(sample: Sample) -> tuple[int, int]:
         error = np.square((sample.values - sample.base).reshape(-1), dtype="<f8")
         numel = np.bincount(cells, minlength=count)
         errors = np.bincount(cells, error, count)
-        ours = np.bincount(cells, np.square(sample.values.reshape(-1), dtype="<f8"), count)
-        theirs = np.bincount(cells, np.square(sample.base.reshape(-1), dtype="<f8"), count)
+        ours = np.bincount(
+            cells, np.square(sample.values.reshape(-1), dtype="<f8"), count
+        )
+        theirs = np.bincount(
+            cells, np.square(sample.base.reshape(-1), dtype="<f8"), count
+        )
         steps = np.bincount(cells, sample.steps.reshape(-1), count)
         both = (ours + theirs - errors) / 2
         factors = np.abs(np.log(both / theirs))
         beside = ours - np.square(both) / theirs
         sizes = np.sqrt(theirs / numel)
-        is_looked = (numel >= _STALE_CELLS) & (sizes > _STALE_SIZE * np.median(sizes[numel > 0]))
-        is_stale = is_looked & (beside < _STALE_ALIKE**2 * steps) & (factors > _STALE_FACTOR)
+        is_looked = (numel >= _STALE_CELLS) & (
+            sizes > _STALE_SIZE * np.median(sizes[numel > 0])
+        )
+        is_stale = (
+            is_looked & (beside < _STALE_ALIKE**2 * steps) & (factors > _STALE_FACTOR)
+        )
         is_stale &= errors > _STALE**2 * steps
     return int(np.count_nonzero(is_stale)), int(np.count_nonzero(is_looked))
 
 
 def _odd_columns(sample: Sample) -> tuple[int, ...]:
-    """Return the columns that have nothing in common with the base, far beyond the error of rounding."""
+    """Return the columns that have nothing in common with the base, far beyond the
+    error of rounding.
+    """
     import numpy as np
 
     if len(sample.values) < _STALE_CELLS:
@@ -390,7 +490,11 @@ def _odd_columns(sample: Sample) -> tuple[int, ...]:
             for part in (sample.values - sample.base, sample.values, sample.base)
         )
         cosines = np.nan_to_num((ours + theirs - error) / (2 * np.sqrt(ours * theirs)))
-        is_odd = (cosines < _APART) & (error > _STALE**2 * sample.steps.sum(0)) & (theirs > 0)
+        is_odd = (
+            (cosines < _APART)
+            & (error > _STALE**2 * sample.steps.sum(0))
+            & (theirs > 0)
+        )
     if is_odd.any():
         squares = np.square(sample.base, dtype="<f8")
         is_odd &= has_many_elements(squares.sum(0), np.square(squares).sum(0))
@@ -398,22 +502,28 @@ def _odd_columns(sample: Sample) -> tuple[int, ...]:
 
 
 def _with_factors(sample: Sample, *, has_rows: bool) -> Sample | None:
-    """Return a sample whose base has the factors of rows and columns that bring it nearest to the values.
+    """Return a sample whose base has the factors of rows and columns that bring it
+    nearest to the values.
 
-    None is negative: nobody moves a sign into the layer before. Factors that are alike inside
-    of blocks and not between them are scales that are off: then there is no such sample.
+    None is negative: nobody moves a sign into the layer before. Factors that are alike
+    inside of blocks and not between them are scales that are off: then there is no such
+    sample.
     """
     import numpy as np
 
     values = sample.values
     with np.errstate(all="ignore"):
         wide = sample.base.astype("<f8")
-        columns = np.maximum((wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0)
+        columns = np.maximum(
+            (wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0
+        )
         if _is_of_blocks(columns, sample.cells[0]):
             return None
         wide = wide * columns
         if has_rows:
-            rows = np.maximum((wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0)
+            rows = np.maximum(
+                (wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0
+            )
             if _is_of_blocks(rows, sample.cells[:, 0]):
                 return None
             wide = wide * rows[:, None]
@@ -435,12 +545,17 @@ def _is_of_blocks(factors: Array, blocks: Array) -> bool:
 
 
 def likeness(one: Sample, other: Array) -> float:
-    """Return the cosine between a weight and rows of another tensor, which is 1 for the same direction."""
+    """Return the cosine between a weight and rows of another tensor, which is 1 for the
+    same direction.
+    """
     import numpy as np
 
     with np.errstate(all="ignore"):
         both = float((one.values * other).sum(dtype="<f8"))
-        size = float(np.square(one.values, dtype="<f8").sum() * np.square(other, dtype="<f8").sum())
+        size = float(
+            np.square(one.values, dtype="<f8").sum()
+            * np.square(other, dtype="<f8").sum()
+        )
     return both / sqrt(size) if size > 0 and size != float("inf") else 0.0
 
 
