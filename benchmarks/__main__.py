@@ -19,7 +19,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import average, cluster, dcp, diff, inspect, many, rewrite, timing
+from benchmarks import (
+    average,
+    cluster,
+    dcp,
+    diff,
+    inspect,
+    many,
+    quantised,
+    rewrite,
+    timing,
+)
 from benchmarks.setting import QUICK, TYPES, Case, Setting, Sizes, machine
 from benchmarks.table import Cost, Row, document, heading, lines
 
@@ -32,6 +42,7 @@ GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
     "diff": diff.cases,
     "rewrite": rewrite.cases,
     "average": average.cases,
+    "quantised": quantised.cases,
     "dcp": dcp.cases,
     "cluster": cluster.cases,
 }
@@ -59,7 +70,9 @@ def measure(
                 continue
             print(", ".join(case.key for case in cases), file=sys.stderr)
             results = timing.interleaved(
-                jobs, setting.sizes.runs, rotate=group in ("rewrite", "average", "dcp")
+                jobs,
+                setting.sizes.runs,
+                rotate=group in ("rewrite", "average", "quantised", "dcp"),
             )
             costs = {
                 job: Cost(one.name, one.seconds, one.cpu, one.peak_mb, one.rounds)

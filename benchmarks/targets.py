@@ -37,6 +37,11 @@ DIFF_WALL = {
 whose every element changed.
 """
 
+QUANTISED = ("gptq", "fp8", "nf4", "q4_0", "q8_0")
+"""The ways to quantise of `quantised`: to floats beside `cp` + `sync` of these,
+compared with the base beside reading both.
+"""
+
 TARGETS: dict[str, Target] = {
     "start/version": Target(cpu=2),
     "start/help": Target(cpu=1.2),
@@ -71,6 +76,12 @@ TARGETS: dict[str, Target] = {
     "convert/torch": Target(wall=1),
     **{f"average/{name}": Target(wall=1.3, memory_mb=150) for name in ("f32", "bf16")},
     **{f"average/{name}-torch": Target(wall=1 / 3) for name in ("f32", "bf16")},
+    **{
+        f"quantised/{name}": Target(wall=4, memory_mb=200)
+        for name in ("gptq", "nf4", "q4_0", "q8_0")
+    },
+    "quantised/fp8": Target(wall=2, memory_mb=200),
+    **{f"quantised/{name}-diff": Target(wall=3, memory_mb=200) for name in QUANTISED},
     "in-place/clean": Target(more_ms=60),
     "in-place/dirty": Target(more_ms=60),
     "dcp/safetensors": Target(wall=1.2, memory_mb=60),

@@ -142,3 +142,13 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def short_dtype(text: str) -> str:
+    """Return a dtype without how it is grouped, which only a quantised weight says: `4
+    bits (GPTQ)`.
+    """
+    text, comma, _ = text.partition(", ")
+    if comma:
+        return f"{text})"
+    return text if text.endswith(")") else text.partition(" ")[0]

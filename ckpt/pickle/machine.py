@@ -416,6 +416,8 @@ def run_machine(
     budget: Budget | None = None,
     feed: Callable[[Opaque, int], None] | None = None,
     skim: Skim | None = None,
+    *,
+    far_slots: bool = False,
 ) -> Pickle:
     """The pickle that begins at byte `start` of `data`, as an inert tree.
 
@@ -424,13 +426,16 @@ def run_machine(
     and may append to `data`. `skim` may read on from there. Raises TruncatedPickleError
     when `data` ends first, MachineError when the pickle is malformed, LimitError when
     it costs more than `limits` allow.
+
+    With `far_slots` a slot of the memo may have any number: so one learns what Python,
+    which makes room for them all, would do next.
     """
     out = Pickle()
     if budget is None:
         budget = Budget(limits, len(data) - start)
     budget.parse(len(data) - start)
     try:
-        _run_opcodes(data, limits, start, out, budget, feed, skim)
+        _run_opcodes(data, limits, start, out, budget, feed, skim, far_slots=far_slots)
     except MachineError as failure:
         failure.seen, failure.calls = list(out.globals.values()), len(out.calls)
         raise
@@ -445,13 +450,15 @@ def _run_opcodes(
     budget: Budget,
     feed: Callable[[Opaque, int], None] | None,
     skim: Skim | None,
+    *,
+    far_slots: bool,
 ) -> None:
     stack: list[Made] = []
     outer: list[list[Made]] = []  # the stacks below the open MARKs
     push, pop = stack.append, stack.pop
     memo: dict[int, Made] = {} if skim is None else skim.memo
     size = len(data)
-    last_slot = max(FREE_SLOTS, size)
+    last_slot = 1 << 32 if far_slots else max(FREE_SLOTS, size)
     memory = budget.memory
     # id of a tuple that holds tuples -> its depth, its entries, and the tuple, to keep
     # the id taken
@@ -641,7 +648,7 @@ def _run_opcodes(
                     budget.memory = memory
                     feed(stack[-1], pos)
                     memory, size = budget.memory, len(data)
-                    last_slot = max(FREE_SLOTS, size)
+                    last_slot = max(last_slot, size)
                 if skim is not None:
                     budget.memory = memory
                     pos = skim(out, stack, outer, pos)

@@ -25,7 +25,7 @@ from benchmarks.table import (
     table,
     times,
 )
-from benchmarks.targets import TARGETS, Target
+from benchmarks.targets import QUANTISED, TARGETS, Target
 
 MACHINE: dict[str, str | int] = {
     "processor": "a processor",
@@ -256,6 +256,9 @@ def test_every_target_is_measured_somewhere() -> None:
     computed |= {f"stats/{name}-torch" for name in TYPES}
     computed |= {
         f"average/{name}{peer}" for name in ("f32", "bf16") for peer in ("", "-torch")
+    }
+    computed |= {
+        f"quantised/{name}{what}" for name in QUANTISED for what in ("", "-diff")
     }
     computed |= {
         f"{job}/{how}" for job in ("rehome", "strip") for how in ("copy", "shared")

@@ -350,6 +350,7 @@ TOO = {
         "tensors[].change.histogram": "NoneType",
         "gguf.tensors[].relative_error": "NoneType",
         "gguf.tensors[].what": "str",
+        "quantised.weights[].what": "str",
     },
     "stats": {
         "tensors[].channels.dim": "NoneType",

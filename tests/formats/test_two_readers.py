@@ -974,3 +974,33 @@ def test_a_header_whose_length_is_an_opcode_of_a_line_is_no_pickle(
     (tmp_path / "a.safetensors").write_bytes(data)
     with api.open(tmp_path / "a.safetensors") as opened:
         assert list(opened) == ["w"]
+
+
+def test_a_header_whose_length_is_an_opcode_of_a_text_is_no_pickle(
+    tmp_path: Path,
+) -> None:
+    """A header of 5,976 bytes is a text of 23 bytes to a pickle, and what follows a
+    number of a memo slot.
+
+    Nothing runs: the byte behind is no opcode. A pickle that goes on from there is one.
+    """
+    rows = {
+        f"layer.{n}.weight": {
+            "dtype": "F32",
+            "shape": [1],
+            "data_offsets": [4 * n, 4 * n + 4],
+        }
+        for n in range(80)
+    }
+    header = json.dumps(
+        {"__metadata__": {"format": "pt"}, **rows}, separators=(",", ":")
+    ).encode()
+    data = (5976).to_bytes(8, "little") + header.ljust(5976) + bytes(320)
+    assert data[28:33] == b'rmat"'
+    (tmp_path / "a.safetensors").write_bytes(data)
+    with api.open(tmp_path / "a.safetensors") as opened:
+        assert len(opened) == 80
+    call = b"cposix\nsystem\n(X\4\0\0\0truetR."
+    (tmp_path / "b.safetensors").write_bytes(data[:33] + call + data[33 + len(call) :])
+    with pytest.raises(CkptError, match="two files in one"):
+        api.open(tmp_path / "b.safetensors")

@@ -1,5 +1,9 @@
-"""`write.py FOLDER`: layers that bitsandbytes, compressed-tensors, transformers and
-torchao quantise, and what they make of them.
+"""`write.py FOLDER [LIBRARY ...]`: layers that libraries quantise, and the weights that
+they take back.
+
+They are bitsandbytes, compressed-tensors, transformers, torchao, gptqmodel and autoawq.
+With names of libraries only their layers are written, and the other rows of truth.json
+stay.
 
 Each file has a row in truth.json: the config beside it, and the dtype, the shape and
 the SHA-256 of the weight that its library takes back. The README says with which
@@ -284,18 +288,148 @@ def torchao() -> Iterator[Written]:
             )
 
 
+# --- gptqmodel ------------------------------------------------------------------------
+
+
+def gptqmodel() -> Iterator[Written]:
+    """GPTQ with all bits, symmetric or not, in both formats of zero points, and in the
+    order of activations.
+    """
+    for bits in (2, 3, 4, 8):
+        for symmetric in (True, False):
+            for zeros in (1, 2):
+                yield gptq_layer(bits, symmetric=symmetric, version=zeros)
+        yield gptq_layer(bits, symmetric=False, version=1, in_order=False)
+    yield gptq_layer(4, symmetric=False, version=1, group=-1)
+    yield gptq_layer(4, symmetric=False, version=1, dtype=torch.bfloat16)
+
+
+def gptq_layer(
+    bits: int,
+    *,
+    symmetric: bool,
+    version: int,
+    in_order: bool = True,
+    group: int = 32,
+    dtype: torch.dtype = torch.float16,
+) -> Written:
+    """A layer that gptqmodel packs, and the weight that it makes of the words.
+
+    Some zero points of an asymmetric layer are 0, which the first format stores less 1.
+    """
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.quantization import FORMAT
+    from gptqmodel.quantization.config import QuantizeConfig
+    from gptqmodel.utils import model as conversions
+
+    columns, rows = 128, 64
+    size = columns if group == -1 else group
+    layer = nn.Linear(columns, rows, bias=False)
+    order = torch.arange(columns) // size
+    if not in_order:
+        order = order[torch.randperm(columns)]
+    zeros = torch.full((rows, columns // size), 1 << bits - 1)
+    if not symmetric:
+        zeros = torch.randint(0, 1 << bits, zeros.shape)
+        zeros[::7] = 0
+    scales = (torch.rand(zeros.shape) * 0.02 + 0.001).to(dtype).float()
+    codes = torch.randint(0, 1 << bits, (rows, columns))
+    layer.weight.data = (codes - zeros[:, order]) * scales[:, order]
+    made = TorchLinear(
+        bits=bits,
+        group_size=size,
+        sym=symmetric,
+        desc_act=not in_order,
+        in_features=columns,
+        out_features=rows,
+        format=FORMAT.GPTQ,
+        register_buffers=True,
+    )
+    made.pack_original(layer, scales, zeros, order.int())
+    if dtype != torch.float16:
+        made.register_buffer("scales", made.scales.to(dtype))
+    fields = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": group,
+        "sym": symmetric,
+        "desc_act": not in_order,
+        "checkpoint_format": "gptq" if version == 1 else "gptq_v2",
+    }
+    if version == 1:
+        conversions.convert_gptq_v2_to_v1_format_module(made, QuantizeConfig(bits=bits))
+    names = ("qweight", "qzeros", "scales", "g_idx")
+    tensors = {f"a.{name}": getattr(made, name).clone() for name in names}
+    if version == 1:
+        conversions.convert_gptq_v1_to_v2_format_module(made, bits, torch.int32)
+    made.post_init()
+    back = made.dequantize_weight().t().contiguous()
+    label = f"gptq{bits}-{'symmetric' if symmetric else 'zeros'}-v{version}"
+    label += "" if in_order else "-act-order"
+    label += "-rows" if group == -1 else ""
+    label += "" if dtype == torch.float16 else "-bfloat16"
+    return Written(label, tensors, back, {"quantization_config": fields})
+
+
+# --- autoawq --------------------------------------------------------------------------
+
+
+def autoawq() -> Iterator[Written]:
+    from awq.modules.linear.gemm import WQLinear_GEMM
+    from awq.utils.packing_utils import dequantize_gemm
+
+    rows, columns = 64, 128
+    for group in (32, 64, -1):
+        size = columns if group == -1 else group
+        layer = nn.Linear(columns, rows, bias=False)
+        zeros = torch.randint(0, 16, (columns // size, rows))
+        scales = (torch.rand(zeros.shape) * 0.02 + 0.001).half().float()
+        codes = torch.randint(0, 16, (columns, rows))
+        wide = [part.repeat_interleave(size, 0) for part in (zeros, scales)]
+        layer.weight.data = ((codes - wide[0]) * wide[1]).t().contiguous()
+        made = WQLinear_GEMM.from_linear(layer, 4, size, scales=scales, zeros=zeros)
+        back = (
+            dequantize_gemm(made.qweight, made.qzeros, made.scales, 4, size)
+            .t()
+            .contiguous()
+        )
+        fields = {
+            "quant_method": "awq",
+            "bits": 4,
+            "group_size": group,
+            "version": "gemm",
+            "zero_point": True,
+        }
+        tensors = {
+            f"a.{name}": getattr(made, name) for name in ("qweight", "qzeros", "scales")
+        }
+        yield Written(
+            f"awq-{'rows' if group == -1 else group}",
+            tensors,
+            back,
+            {"quantization_config": fields},
+        )
+
+
 LIBRARIES: tuple[Callable[[], Iterator[Written]], ...] = (
     bitsandbytes,
     compressed_tensors,
     transformers,
     torchao,
+    gptqmodel,
+    autoawq,
 )
 
 
 def main() -> int:
     folder = Path(sys.argv[1])
+    asked = sys.argv[2:]
     truth: dict[str, object] = {}
+    if asked:
+        truth = json.loads((folder / "truth.json").read_text())
     for library in LIBRARIES:
+        if asked and library.__name__ not in asked:
+            continue
         torch.manual_seed(0)
         package = library.__name__.replace("_", "-")
         for row in library():

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ckpt.bytes.executor import current_executor
-from ckpt.commands.inspect.api import is_quantised
+from ckpt.commands.inspect.logical import is_quantised
 from ckpt.hooks import find_hook, load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits

@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.bytes.location import is_cached_model
+from ckpt.commands.inspect.logical import with_quantised
 from ckpt.hooks import find_hook, load_hook
-from ckpt.model.checkpoint import looks_of, names_of
+from ckpt.model.checkpoint import names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.survey import Survey
     from ckpt.model.findings import Finding, Gate
-    from ckpt.model.names import Globs
-    from ckpt.model.tensors import Tensor
     from ckpt.surface.api.checkpoint import Checkpoint
 
 
@@ -200,7 +199,7 @@ def inspect(
             import_module("ckpt.surface.api.advice").planning(survey) if hints else None
         )
         report = job(survey, globs, section, plan)
-        report = _with_quantised(report, limits, globs, section)
+        report = with_quantised(report, limits, globs, section)
         report = report._replace(findings=gate.rules.kept(report.findings))
         report = with_description(report, limits, base, plugins=plugins)._replace(
             card=_find_card(opened)
@@ -230,30 +229,6 @@ def _find_card(opened: Checkpoint) -> Card | None:
     )  # here: few checkpoints have one
 
     return card_beside(opened)
-
-
-def _with_quantised(
-    report: Inspection, limits: Limits | None, globs: Globs, section: str | None
-) -> Inspection:
-    """Return the report with the weights that consist of several tensors. Any other
-    report stays as it is.
-    """
-    quantised = find_hook("quantised") if is_quantised(report.survey) else None
-    if quantised is None:
-        return report
-    shown: Inspection = quantised.with_view(report, limits or Limits(), globs, section)
-    return shown
-
-
-def is_quantised(survey: Survey) -> bool:
-    """Tell whether tensors look as if weights consisted of several of them."""
-    return bool(survey.scaled.codes) or any(
-        map(_is_of_torchao, set(looks_of(survey.tensors)))
-    )
-
-
-def _is_of_torchao(tensor: Tensor) -> bool:
-    return tensor.layout == "wrapper" and (tensor.detail or "").startswith("torchao.")  # type: ignore[union-attr]
 
 
 def with_description(

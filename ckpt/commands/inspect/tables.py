@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.commands.inspect.inspect import Inspection
 from ckpt.model.checkpoint import Value, looks_of, names_of, storages_of
+from ckpt.model.dtypes import short_dtype
 from ckpt.model.tensors import Composite, Tensor
 from ckpt.model.text import (
     and_more,
@@ -355,15 +356,31 @@ class _Table:
         ]
         heads = [Column("NAME", gives_way=True), Column("SHAPE"), *mixed]
         heads += [Column("NUMEL", right=True), Column("SIZE", right=True)]
-        table: list[list[str]] = []
-        for label, shape, dtype, device, numel, nbytes, _ in rows:
-            middle = [
-                text
-                for text, shown in zip((dtype, show(device, 20)), is_mixed, strict=True)
-                if shown
-            ]
-            table.append([label, shape, *middle, count_text(numel), size_text(nbytes)])
-        out = column_lines(heads, table, width=width)
+
+        def table_lines(dtypes: Sequence[str]) -> list[Line]:
+            table: list[list[str]] = []
+            for (label, shape, _, device, numel, nbytes, _), dtype in zip(
+                rows, dtypes, strict=True
+            ):
+                middle = [
+                    text
+                    for text, shown in zip(
+                        (dtype, show(device, 20)), is_mixed, strict=True
+                    )
+                    if shown
+                ]
+                table.append(
+                    [label, shape, *middle, count_text(numel), size_text(nbytes)]
+                )
+            return column_lines(heads, table, width=width)
+
+        out = table_lines([row[2] for row in rows])
+        if any(
+            row[0] not in line[0][0] for line, row in zip(out[1:], rows, strict=True)
+        ):
+            out = table_lines(
+                [short_dtype(row[2]) for row in rows]
+            )  # names say more than groups do
         for line, row in zip(out[1:], rows, strict=True):
             if row[-1]:
                 line[0] = (line[0][0], "group")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, overload
 
 from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.logical import with_quantised
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, looks_of
 from ckpt.model.errors import Failure
@@ -221,6 +222,11 @@ class LsReport(Sequence[LsRow]):
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     """The row of a checkpoint. With a `plan`, findings name the commands that help."""
     checkpoint = survey.checkpoint
+    report = with_quantised(inspect(survey, plan=plan), None)
+    loads = _loading_word(survey)
+    count = len(survey.tensors)
+    if report.quantised is not None and report.quantised.shown is not None:
+        survey = report.quantised.shown.survey  # parameters are counted as weights
     indices = [index for section in survey.main for index in section.indices]
     parameters = survey.parameters
     tensors = looks_of(survey.tensors)
@@ -236,13 +242,13 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
         checkpoint.path,
         checkpoint.format,
         checkpoint.nbytes,
-        len(tensors),
+        count,
         survey.count_elements(parameters),
         survey.count_elements(survey.unknown),
         tuple(name for name, _ in dtypes.most_common()),
         tuple(name for name, _ in devices.most_common()),
-        _loading_word(survey),
-        inspect(survey, plan=plan).findings,
+        loads,
+        report.findings,
         counters=tuple(counters_of(checkpoint)),
     )
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
+from ckpt.model.dtypes import short_dtype
 from ckpt.model.names import are_series, common_pattern, short_labels
 from ckpt.model.text import (
     count_text,
@@ -226,7 +227,10 @@ def _row_cells(row: LsRow) -> list[str]:
         parameters = f"{count_text(row.parameters + row.unknown)}?"
     counts = (row.highest("epoch"), row.highest("step"))
     epoch, step = ("" if count is None else f"{count:,.15g}" for count in counts)
-    dtype, device = _first_and_more(row.dtypes), _first_and_more(row.devices)
+    dtype, device = (
+        _first_and_more(list(map(short_dtype, row.dtypes))),
+        _first_and_more(row.devices),
+    )
     size, loads, codes = size_text(row.nbytes), show(row.loads, 40), " ".join(row.codes)
     return [epoch, step, row.format, size, parameters, dtype, device, loads, codes]
 

@@ -42,6 +42,7 @@ def slim(
     section: str | None = None,
     drop_other: bool = False,
     with_config: bool = False,
+    dequantize: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
     """Keep the weights of the model, drop the optimizer and the rest, and pack
@@ -52,7 +53,8 @@ def slim(
     prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a
     device. The result loads with weights_only=True; where `out` ends with .safetensors
     it is that. `with_config` makes `out` a folder with config.json and the tokenizer
-    beside the weights. The other keywords are in `Writing`. Raises CkptError.
+    beside the weights. `dequantize` makes floats of quantised weights first. The other
+    keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.commands.rewriting.stages import in_stages, with_kept_prefixes
     from ckpt.commands.slim.slim import slim as job
@@ -61,7 +63,7 @@ def slim(
     refuse_format(to)
     globs = globs_of(include, exclude)
     options = options_of(writing, source, "slim", plain=True)
-    options = with_like(options, like, section)
+    options = with_like(options, like, section)._replace(dequantize=dequantize)
     if with_config or (
         options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")
     ):
@@ -73,6 +75,11 @@ def slim(
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         part = None if ema else section  # what the averages make is the model alone
         stages = strip_stages(strip, prefix, part, limits)
+        if dequantize and not survey.checkpoint.traits.has_own_metadata:
+            floats = load_hook("quantised").dequantised
+            stages.insert(
+                0, lambda survey: floats(survey, limits, section=section, select=globs)
+            )
         if ema:
             averages = load_hook("ema")
             stages.insert(

@@ -7,15 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt.elements.blocks import elements, in_whole_elements
-from ckpt.elements.computed import PlaceOfTensors
+from ckpt.elements.computed import PlaceOfTensors, place_of
 from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.ext.gguf.names import Change
 from ckpt.model.dtypes import BY_NAME, contiguous
-from ckpt.model.places import Place, Reworked, Tally, cut_blocks
+from ckpt.model.places import Patched, Place, Reworked, Tally, cut_blocks
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 _MOST = 256 << 20
 """The most bytes of one head: all its rows are read to put them in order."""
+_EXPERTS = 4096
+"""The most experts of one block."""
+_HEADS = 4096
+"""The most heads of a tensor that is joined head by head."""
 _SINGLE = BY_NAME["float32"]
 
 
@@ -107,7 +111,85 @@ def undone(ref: TensorRef, change: Change, heads: int | None) -> TensorRef | Non
     if change == "one-more" and ref.dtype == _SINGLE and ref.storage.place is not None:
         storage = Storage(ref.storage.id, None, _SINGLE, ref.nbytes, OneLess(ref))
         return tensor_ref(storage, _SINGLE, ref.shape, ref.stride, 0)
+    if change == "one-row":
+        return _with_row(ref)
     return ref if not change else None
+
+
+def _with_row(ref: TensorRef) -> TensorRef:
+    """Return a vector as a matrix of one row; a matrix is that already."""
+    if len(ref.shape) != 1:
+        return ref
+    return ref._replace(shape=(1, *ref.shape), stride=(ref.numel, *ref.stride))
+
+
+def experts_of(ref: TensorRef) -> list[TensorRef] | None:
+    """Return the matrices of a stack, each with a storage of its own, or None for what
+    is no stack.
+    """
+    place = ref.storage.place
+    is_stack = (
+        len(ref.shape) == 3
+        and ref.numel
+        and place is not None
+        and place.nbytes == ref.nbytes
+    )
+    if not is_stack or ref.shape[0] > _EXPERTS:
+        return None
+    assert place is not None
+    count, size = ref.shape[0], ref.nbytes // ref.shape[0]
+    shape = ref.shape[1:]
+    rows: list[TensorRef] = []
+    for number in range(count):
+        part = place.part(number * size, (number + 1) * size)
+        storage = Storage(f"{ref.storage.id}.{number}", None, ref.dtype, size, part)
+        rows.append(tensor_ref(storage, ref.dtype, shape, contiguous(shape), 0))
+    return rows
+
+
+def joined_heads(keys: TensorRef, values: TensorRef) -> TensorRef | None:
+    """Return kv_b of DeepSeek of its two parts, or None where their shapes do not fit.
+
+    Of each head it has the rows of the keys, which are the columns of their part, and
+    then the rows of the values.
+    """
+    if (
+        len(keys.shape) != 3
+        or len(values.shape) != 3
+        or not keys.numel
+        or not values.numel
+    ):
+        return None
+    heads, width, height = keys.shape
+    if (values.shape[0], values.shape[2]) != (heads, width) or heads > _HEADS:
+        return None
+    if not all(row.dtype.block is None or can_unpack(row) for row in (keys, values)):
+        return None
+    keys, values = unpacked(keys), unpacked(values)
+    kinds = {keys.dtype, values.dtype}
+    dtype = kinds.pop() if len(kinds) == 1 else _SINGLE
+    pieces: list[tuple[int, Place]] = []
+    end = 0
+    for head in range(heads):
+        turned = tensor_ref(
+            keys.storage,
+            keys.dtype,
+            (height, width),
+            (1, height),
+            head * width * height,
+        )
+        size = values.shape[1] * width
+        plain = tensor_ref(
+            values.storage, values.dtype, values.shape[1:], (width, 1), head * size
+        )
+        for row in (turned, plain):
+            pieces.append((end, place_of(row, dtype)))
+            end += dtype.nbytes(row.numel)
+    shape = (heads * (height + values.shape[1]), width)
+    storage = Storage(
+        f"{keys.storage.id}+", None, dtype, end, Patched(None, end, pieces)
+    )
+    return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
 
 
 def _with_halves(ref: TensorRef, heads: int | None) -> TensorRef | None:

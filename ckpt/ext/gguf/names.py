@@ -1,9 +1,10 @@
 """The names of llama.cpp and of transformers for the same tensors, for each
 architecture, as data.
 
-`{n}` is the number of a block. Endings such as `.weight` and `.bias` stay. The names
-are in llama.cpp's gguf-py (TENSOR_NAMES and TensorNameMap) and in transformers' models;
-what the converter changes beside the names is in its convert_hf_to_gguf.py.
+`{n}` is the number of a block, `{e}` of an expert: llama.cpp has the experts of a block
+in one tensor. Endings such as `.weight` and `.bias` stay. The names are in llama.cpp's
+gguf-py (TENSOR_NAMES and TensorNameMap) and in transformers' models; what the converter
+changes beside the names is in its convert_hf_to_gguf.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Literal
 
 from ckpt.model.rows import NamedTuple
 
-Change = Literal["", "rotary-q", "rotary-k", "turned", "one-more"]
+Change = Literal["", "rotary-q", "rotary-k", "turned", "one-more", "one-row"]
 """The change of a tensor on the way into GGUF: the order of the rows of q and k, a
-transpose (Conv1D), 1 added to each element.
+transpose (Conv1D), 1 added to each element, a first dimension of 1 that is gone.
 """
 
 
@@ -24,13 +25,15 @@ class Architecture(NamedTuple):
     whose weight is transposed.
 
     `is_rotary` says that the rows of q and k are in pairs of neighbours, `has_one_more`
-    that norms have 1 added.
+    that norms have 1 added, `has_latent` that kv_b may lie in two tensors, of keys and
+    of values.
     """
 
     names: dict[str, str]
     turned: tuple[str, ...] = ()
     is_rotary: bool = False
     has_one_more: bool = False
+    has_latent: bool = False
 
 
 _BLOCK = "model.layers.{n}."
@@ -87,26 +90,113 @@ _BERT = {
     "blk.{n}.ffn_down": "bert.encoder.layer.{n}.output.dense",
     "blk.{n}.layer_output_norm": "bert.encoder.layer.{n}.output.LayerNorm",
 }
+
+
+def _without(names: dict[str, str], name: str) -> dict[str, str]:
+    """Return a table without one name."""
+    return {ours: theirs for ours, theirs in names.items() if ours != name}
+
+
 _TURNED = (
     "blk.{n}.attn_qkv",
     "blk.{n}.attn_output",
     "blk.{n}.ffn_up",
     "blk.{n}.ffn_down",
 )
+_EXPERTS = {
+    "blk.{n}.ffn_gate_inp": f"{_BLOCK}mlp.gate",
+    "blk.{n}.ffn_gate_exps": f"{_BLOCK}mlp.experts.{{e}}.gate_proj",
+    "blk.{n}.ffn_up_exps": f"{_BLOCK}mlp.experts.{{e}}.up_proj",
+    "blk.{n}.ffn_down_exps": f"{_BLOCK}mlp.experts.{{e}}.down_proj",
+}
+_MIXTRAL = {
+    **_DECODER,
+    "blk.{n}.ffn_gate_inp": f"{_BLOCK}block_sparse_moe.gate",
+    "blk.{n}.ffn_gate_exps": f"{_BLOCK}block_sparse_moe.experts.{{e}}.w1",
+    "blk.{n}.ffn_down_exps": f"{_BLOCK}block_sparse_moe.experts.{{e}}.w2",
+    "blk.{n}.ffn_up_exps": f"{_BLOCK}block_sparse_moe.experts.{{e}}.w3",
+    # Files of the winter of 2023 have a tensor for each expert.
+    "blk.{n}.ffn_gate.{e}": f"{_BLOCK}block_sparse_moe.experts.{{e}}.w1",
+    "blk.{n}.ffn_down.{e}": f"{_BLOCK}block_sparse_moe.experts.{{e}}.w2",
+    "blk.{n}.ffn_up.{e}": f"{_BLOCK}block_sparse_moe.experts.{{e}}.w3",
+}
+_QWEN2_MOE = {
+    **_DECODER,
+    **_EXPERTS,
+    "blk.{n}.ffn_gate_inp_shexp": f"{_BLOCK}mlp.shared_expert_gate",
+    "blk.{n}.ffn_gate_shexp": f"{_BLOCK}mlp.shared_expert.gate_proj",
+    "blk.{n}.ffn_up_shexp": f"{_BLOCK}mlp.shared_expert.up_proj",
+    "blk.{n}.ffn_down_shexp": f"{_BLOCK}mlp.shared_expert.down_proj",
+}
+_SHARED = {
+    **_DECODER,
+    **_EXPERTS,
+    "blk.{n}.ffn_gate_shexp": f"{_BLOCK}mlp.shared_experts.gate_proj",
+    "blk.{n}.ffn_up_shexp": f"{_BLOCK}mlp.shared_experts.up_proj",
+    "blk.{n}.ffn_down_shexp": f"{_BLOCK}mlp.shared_experts.down_proj",
+    "blk.{n}.exp_probs_b.bias": f"{_BLOCK}mlp.gate.e_score_correction_bias",
+}
+_LATENT = {
+    **_SHARED,
+    "blk.{n}.attn_q_a": f"{_BLOCK}self_attn.q_a_proj",
+    "blk.{n}.attn_q_a_norm": f"{_BLOCK}self_attn.q_a_layernorm",
+    "blk.{n}.attn_q_b": f"{_BLOCK}self_attn.q_b_proj",
+    "blk.{n}.attn_kv_a_mqa": f"{_BLOCK}self_attn.kv_a_proj_with_mqa",
+    "blk.{n}.attn_kv_a_norm": f"{_BLOCK}self_attn.kv_a_layernorm",
+    "blk.{n}.attn_kv_b": f"{_BLOCK}self_attn.kv_b_proj",
+}
+_GLM4_MOE = {
+    **_without(_SHARED, "blk.{n}.ffn_norm"),
+    "blk.{n}.post_attention_norm": f"{_BLOCK}post_attention_layernorm",
+    "blk.{n}.nextn.eh_proj": f"{_BLOCK}eh_proj",
+    "blk.{n}.nextn.embed_tokens": f"{_BLOCK}embed_tokens",
+    "blk.{n}.nextn.enorm": f"{_BLOCK}enorm",
+    "blk.{n}.nextn.hnorm": f"{_BLOCK}hnorm",
+    "blk.{n}.nextn.shared_head_head": f"{_BLOCK}shared_head.head",
+    "blk.{n}.nextn.shared_head_norm": f"{_BLOCK}shared_head.norm",
+}
+_NORMS_BEHIND = {
+    **_without(_DECODER, "blk.{n}.ffn_norm"),
+    "blk.{n}.post_attention_norm": f"{_BLOCK}post_attention_layernorm",
+    "blk.{n}.post_ffw_norm": f"{_BLOCK}post_feedforward_layernorm",
+}
+_STARCODER2 = {
+    **_DECODER,
+    "blk.{n}.ffn_up": f"{_BLOCK}mlp.c_fc",
+    "blk.{n}.ffn_down": f"{_BLOCK}mlp.c_proj",
+}
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(_DECODER, is_rotary=True),
+    "llama": Architecture(_MIXTRAL, is_rotary=True),
     "qwen2": Architecture(_DECODER),
     "qwen3": Architecture(_DECODER),
+    "qwen2moe": Architecture(_QWEN2_MOE),
+    "qwen3moe": Architecture({**_DECODER, **_EXPERTS}),
+    "olmoe": Architecture({**_DECODER, **_EXPERTS}),
+    "deepseek": Architecture(_SHARED, is_rotary=True),
+    "deepseek2": Architecture(_LATENT, has_latent=True),
+    "dots1": Architecture(_SHARED),
+    "glm4moe": Architecture(_GLM4_MOE),
     "gemma": Architecture(_DECODER, has_one_more=True),
     "gemma2": Architecture(_FOUR_NORMS, has_one_more=True),
     "gemma3": Architecture(_FOUR_NORMS, has_one_more=True),
     "phi3": Architecture(_PHI3),
     "gpt2": Architecture(_GPT2, turned=_TURNED),
     "bert": Architecture(_BERT),
+    "mistral3": Architecture(_MIXTRAL, is_rotary=True),
+    "smollm3": Architecture(_DECODER, is_rotary=True),
+    "granite": Architecture(_DECODER, is_rotary=True),
+    "minicpm": Architecture(_DECODER, is_rotary=True),
+    "arcee": Architecture(_DECODER, is_rotary=True),
+    "olmo": Architecture(_DECODER, is_rotary=True),
+    "olmo2": Architecture(_NORMS_BEHIND),
+    "seed_oss": Architecture(_NORMS_BEHIND),
+    "command-r": Architecture(_DECODER),
+    "cohere2": Architecture(_DECODER),
+    "starcoder2": Architecture(_STARCODER2),
 }
 """The architectures by `general.architecture`. Mistral, Mixtral and SmolLM call
-themselves llama.
+themselves llama, DeepSeek-V3, Kimi and GLM-4.7 Flash deepseek2.
 """
 
 MADE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -116,28 +206,62 @@ MADE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.wei
 class Meaning(NamedTuple):
     """The name of a tensor in transformers, and what the converter changed beside the
     name.
+
+    A name with `{e}` stands for each expert in the tensor.
     """
 
     name: str
     change: Change = ""
+
+    @property
+    def is_stack(self) -> bool:
+        """Tell whether the tensor holds all experts of a block."""
+        return "{e}" in self.name
+
+    def name_of(self, expert: int) -> str:
+        """Return the name of one expert."""
+        return self.name.replace("{e}", str(expert))
+
+
+KEYS, VALUES = "blk.{n}.attn_k_b.weight", "blk.{n}.attn_v_b.weight"
+"""The two parts of kv_b of DeepSeek, of which the first one is transposed head
+by head.
+"""
+
+
+def block_of(name: str, form: str) -> str | None:
+    """Return the number of the block of a tensor that is called as `form`, or None."""
+    match = re.fullmatch(re.escape(form).replace(r"\{n\}", r"(\d{1,6})"), name)
+    return None if match is None else match[1]
 
 
 def meaning_of(name: str, architecture: Architecture) -> Meaning | None:
     """Return what a tensor of llama.cpp is in transformers, or None for a name that is
     not in the table.
     """
-    stem, dot, ending = name.rpartition(".")
-    form = re.sub(r"^blk\.(\d{1,6})\.", "blk.{n}.", stem)
-    other = architecture.names.get(form)
+    block = re.match(r"blk\.(\d{1,6})\.", name)
+    form = name if block is None else f"blk.{{n}}.{name[block.end() :]}"
+    expert = re.fullmatch(r"(blk\.\{n\}\.ffn_(?:gate|down|up))\.(\d{1,6})\.(\w+)", form)
+    if expert is not None:
+        form = f"{expert[1]}.{{e}}.{expert[3]}"
+    other = _other_name(form, architecture)
     if other is None:
         return None
-    match = re.match(r"blk\.(\d{1,6})\.", stem)
-    theirs = (
-        f"{other}{dot}{ending}"
-        if match is None
-        else f"{other}{dot}{ending}".replace("{n}", match[1])
-    )
-    return Meaning(theirs, _change_of(form, ending, architecture))
+    if block is not None:
+        other = other.replace("{n}", block[1])
+    if expert is not None:
+        other = other.replace("{e}", expert[2])
+    stem, _, ending = form.rpartition(".")
+    return Meaning(other, _change_of(stem, ending, architecture))
+
+
+def _other_name(form: str, architecture: Architecture) -> str | None:
+    """Return the name in transformers of a form of names, with its ending."""
+    if form in architecture.names:
+        return architecture.names[form]
+    stem, dot, ending = form.rpartition(".")
+    other = architecture.names.get(stem)
+    return None if other is None else f"{other}{dot}{ending}"
 
 
 def _change_of(form: str, ending: str, architecture: Architecture) -> Change:
@@ -145,6 +269,8 @@ def _change_of(form: str, ending: str, architecture: Architecture) -> Change:
         return "rotary-q"
     if architecture.is_rotary and form == "blk.{n}.attn_k":
         return "rotary-k"
+    if form == "blk.{n}.ffn_gate_inp_shexp":
+        return "one-row"
     if form in architecture.turned and ending == "weight":
         return "turned"
     if architecture.has_one_more and form.endswith("norm") and ending == "weight":

@@ -7,9 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ckpt.bytes.executor import in_order
+from ckpt.elements.blocks import is_dense
 from ckpt.elements.compare import compare
+from ckpt.elements.lines import find_odd_lines
+from ckpt.elements.unpacked import unpacked
 from ckpt.ext.gguf.meeting import Renamed
 from ckpt.ext.gguf.names import MADE
+from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import CkptError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
@@ -42,6 +47,10 @@ It is four times what rounding to the type makes of weights with a normal distri
 which leaves room for long tails, and at most 0.92 for the types of one or two bits: a
 tensor that has nothing in common with the base differs by 1.4, and by 1 where it is
 small.
+"""
+_MOSTLY = 0.9
+"""The relative error of what is mostly the base, and may have a few rows that
+are not.
 """
 _LOOKED = 12
 """The wrong tensors of which it is looked at what they are."""
@@ -205,10 +214,9 @@ def _wrong_text(row: Verdict) -> str:
 def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAccount:
     """Judge the rows of a comparison."""
     side = 0 if is_before else 1
-    verdicts: list[Verdict] = []
+    pairs: list[tuple[Row, Entry, Entry]] = []
     alone: tuple[list[str], list[str]] = [], []
     made: list[str] = []
-    wrong: list[tuple[int, Row]] = []
     for row in report.rows:
         entry, base = (row.before, row.after) if is_before else (row.after, row.before)
         if entry is None or base is None:
@@ -218,16 +226,23 @@ def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAcc
                 alone[entry is not None].append(row.name)
             continue
         index = row.indices[side]
-        given = gguf.given[index] if index is not None else entry
+        pairs.append((row, gguf.given[index] if index is not None else entry, base))
+
+    def judge_pair(pair: tuple[Row, Entry, Entry]) -> Verdict:
+        row, given, base = pair
         types = given.tensor.dtype.name, base.tensor.dtype.name
-        verdict = _judged(row, base.name, given.name, types, is_before=is_before)
-        if not verdict.is_within:
-            wrong.append((len(verdicts), row))
-        verdicts.append(verdict)
+        return _judged(row, base.name, given.name, types, is_before=is_before)
+
+    verdicts = list(in_order(judge_pair, pairs))
+    wrong = [
+        (number, pairs[number][0])
+        for number, row in enumerate(verdicts)
+        if not row.is_within
+    ]
     is_other = 2 * len(wrong) > len(verdicts)
     for number, row in [] if is_other else wrong[:_LOOKED]:
-        what = (
-            _what_it_is(row, report, gguf, is_before=is_before) or verdicts[number].what
+        what = verdicts[number].what or _what_it_is(
+            row, report, gguf, is_before=is_before
         )
         verdicts[number] = verdicts[number]._replace(what=what)
     paths = [report.before.path, report.after.path]
@@ -303,7 +318,28 @@ def _judged(
     is_within = error is not None and (
         error == 0 or (by is not None and error <= MOST_ERROR[by])
     )
-    return Verdict(name, stored, types[0], by, error, is_within)
+    verdict = Verdict(name, stored, types[0], by, error, is_within)
+    is_mostly = error is not None and 0 < error < _MOSTLY
+    return _with_lines(verdict, row, is_before=is_before) if is_mostly else verdict
+
+
+def _with_lines(verdict: Verdict, row: Row, *, is_before: bool) -> Verdict:
+    """The judgement of a tensor that is mostly the base, of which some rows or columns
+    may not be. All of it is read.
+    """
+    entry, base = (row.before, row.after) if is_before else (row.after, row.before)
+    assert entry is not None
+    assert base is not None
+    if not isinstance(entry.tensor, TensorRef) or not isinstance(
+        base.tensor, TensorRef
+    ):
+        return verdict
+    if not all(map(is_dense, (unpacked(entry.tensor), unpacked(base.tensor)))):
+        return verdict
+    odd = find_odd_lines(base.tensor, entry.tensor)
+    if odd.is_empty:
+        return verdict
+    return verdict._replace(is_within=False, what=f"Of it {odd.text}.")
 
 
 def _what_it_is(

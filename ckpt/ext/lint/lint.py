@@ -11,6 +11,7 @@ from fnmatch import translate
 
 from ckpt.bytes.far import is_url
 from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.logical import with_quantised
 from ckpt.commands.inspect.unused import loose_findings
 from ckpt.commands.stats.stats import stats
 from ckpt.evidence.modules import Hook
@@ -310,7 +311,7 @@ def lint(
 
     `plan` finds the commands of the hints; without it findings have none.
     """
-    findings = list(inspect(survey, plan=plan).findings)
+    findings = list(with_quantised(inspect(survey, plan=plan), None).findings)
     hidden = survey.unseen
     if survey.record is not None:  # else `inspect` has looked
         findings += loose_findings(hidden.loose)

@@ -20,6 +20,7 @@ from ckpt.ext.quantised.judge import (
     judge,
     likeness,
     read_sample,
+    with_lines,
 )
 from ckpt.ext.quantised.unpacking import as_rows, read_rows
 from ckpt.model.errors import CkptError
@@ -91,7 +92,7 @@ class Judgement(NamedTuple):
     @property
     def wrong(self) -> list[Judged]:
         """The weights that the base does not have in their place."""
-        return [row for row in self.rows if row.verdict in ("scale", "other")]
+        return [row for row in self.rows if row.verdict in ("scale", "lines", "other")]
 
     @property
     def differs(self) -> bool:
@@ -111,6 +112,7 @@ class Judgement(NamedTuple):
                         "times": _finite(row.times),
                         "factor": row.factor,
                         "like": row.like or None,
+                        "what": row.what or None,
                     }
                     for row in self.rows
                 ],
@@ -188,6 +190,8 @@ def _words(row: Judged) -> str:
         return ""
     if row.like:
         return f"the weights of {show_name(row.like)}"
+    if row.what:
+        return row.what
     if row.factor is not None:
         return f"scales are {factor_text(row.factor)} those of the base"
     return _WORDS[row.verdict]
@@ -216,7 +220,10 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
         entries = (row.before, row.after)
         mine, other = entries[side], entries[1 - side]
         assert mine is not None and other is not None
-        return judge(judging.logical[side][mine.name], base, other.name)
+        logical = judging.logical[side][mine.name]
+        verdict = judge(logical, base, other.name)
+        assert isinstance(mine.tensor, TensorRef)
+        return with_lines(verdict, logical, base, mine.tensor)
 
     rows = list(in_order(judge_pair, pairs))
     side = pairs[0][1]

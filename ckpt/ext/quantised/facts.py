@@ -5,7 +5,7 @@ config.json, or quantize_config.json.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, read_file
@@ -17,9 +17,19 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json
 from ckpt.tree.json import plain
 
-_FILES = ("config.json", "quantize_config.json")
-"""The files beside weights that say how they were quantised; the second one is of
-AutoGPTQ.
+_FILES = {
+    "config.json": "",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""The files beside weights that say how they were quantised -> the method of a file
+that names none. The second one is of AutoGPTQ, the third of AutoAWQ.
+"""
+_OTHER_WORDS = {"w_bit": "bits", "wbits": "bits", "q_group_size": "group_size"}
+"""Words of AutoAWQ for fields that others call otherwise."""
+_MIXED = ("dynamic", "extra_config")
+"""The fields of gptqmodel and of AutoRound that give some layers other bits or
+groups.
 """
 _WEIGHT_FLOATS = ("bfloat16", "float16", "float32")
 
@@ -46,6 +56,11 @@ class Facts(NamedTuple):
         """Return a field that is a whole number."""
         value = self.fields.get(name)
         return value if type(value) is int else None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Tell whether some layers have other bits or groups than the config names."""
+        return any(bool(self.fields.get(name)) for name in _MIXED)
 
     @property
     def blocks(self) -> tuple[int, int] | None:
@@ -79,20 +94,32 @@ class Facts(NamedTuple):
 def facts_of(checkpoint: Checkpoint, limits: Limits) -> Facts:
     """Return the facts beside a checkpoint: in the files of its folder, or in those
     beside a file of this machine.
+
+    The config.json of AutoGPTQ and AutoAWQ may name the dtype alone, beside a file that
+    has the rest.
     """
+    dtype: str | None = None
+    for facts in _all_facts(checkpoint, limits):
+        dtype = dtype or facts.dtype
+        if facts.fields:
+            return Facts(facts.fields, dtype)
+    return Facts({}, dtype)
+
+
+def _all_facts(checkpoint: Checkpoint, limits: Limits) -> Iterator[Facts]:
+    """Yield the facts of each file that has some, config.json first."""
     for member in checkpoint.members:
         if member.key == "config" and member.file.endswith("config.json"):
-            facts = _facts_in(_plain(member.checkpoint.root), is_config=True)
+            facts = _facts_in(_plain(member.checkpoint.root), "")
             if facts is not None:
-                return facts
+                yield facts
     path = checkpoint.path
     if checkpoint.traits.is_live or is_url(path):
-        return Facts()
-    for name in _FILES:
-        facts = _facts_in(_document(path, name, limits), is_config=name == _FILES[0])
+        return
+    for name, method in _FILES.items():
+        facts = _facts_in(_document(path, name, limits), method)
         if facts is not None:
-            return facts
-    return Facts()
+            yield facts
 
 
 def _document(path: str, name: str, limits: Limits) -> Json:
@@ -118,14 +145,20 @@ def _plain(root: Node) -> Json:
         return None
 
 
-def _facts_in(document: Json, *, is_config: bool) -> Facts | None:
-    """Return the facts in a document, or None where it has none."""
+def _facts_in(document: Json, method: str) -> Facts | None:
+    """Return the facts in a document, or None where it has none.
+
+    One of a method holds nothing else; a config.json has them in an entry.
+    """
     if not isinstance(document, dict):
         return None
     dtype = document.get("dtype", document.get("torch_dtype"))
     named = dtype if isinstance(dtype, str) and dtype in _WEIGHT_FLOATS else None
-    if not is_config:
-        return Facts({"quant_method": "gptq", **document}, named)
+    if method:
+        words: dict[str, Json] = {"quant_method": method}
+        for key, value in document.items():
+            words[_OTHER_WORDS.get(str(key), str(key))] = value
+        return Facts(words, named)
     fields = document.get("quantization_config")
     if isinstance(fields, dict):
         return Facts(fields, named)

@@ -178,6 +178,8 @@ def match_entries(
             logical.append(found)
             used.update(part.entry.path for part in (*found.parts, *found.aside))
         elif problems:
+            # The scheme that the config names has the reason that helps.
+            problems.sort(key=lambda miss: miss.scheme.lower() != facts.method)
             misses.append(problems[0])
     return Found(tuple(logical), tuple(misses))
 

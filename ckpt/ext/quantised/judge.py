@@ -13,6 +13,7 @@ from __future__ import annotations
 from math import exp, log, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
+from ckpt.elements.lines import OddLines, find_odd_lines, has_many_elements
 from ckpt.ext.quantised.find import Logical
 from ckpt.ext.quantised.matrix import Cells, Matrix, decode_rows, widen_words
 from ckpt.ext.quantised.unpacking import as_rows, read_rows
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-Verdict = Literal["within", "factors", "scale", "other"]
+Verdict = Literal["within", "factors", "scale", "lines", "other"]
 """`factors`: within, but for factors of rows and columns, which AWQ and SmoothQuant
-move into the layer before.
+move into the layer before. `lines`: within, but for some rows or columns.
 """
 
 _BANDS = 4
 """Places of a tensor whose rows are read."""
-_ELEMENTS = 1 << 18
+_ELEMENTS = 1 << 16
 """Elements that are read at each place."""
+_MOST_BANDS = 256
+"""The same where rows share scales: rows of each block, as far as there are no more."""
 _TIMES = 3.0
 """Errors of rounding that a quantised weight may have. Of 396 honest ones of 2 to 8
 bits the largest was 2.0, of GPTQ.
@@ -58,6 +61,38 @@ _BETTER = 0.6
 """The share of an error that is left where factors of rows and columns explain it, and
 one factor for all does not.
 """
+_MOSTLY = 0.9
+"""The most error, beside the weights, of what is mostly the base. Other weights are 1.4
+away.
+"""
+_STALE = 3.5
+"""Errors of rounding of a block whose scale is not its own. Of the honest ones the
+largest was 2.6.
+"""
+_STALE_FACTOR = 0.2
+"""The least logarithm of the factor by which such a scale is off."""
+_STALE_ALIKE = 1.5
+"""Errors of rounding that such a block has beside the factor, at most: its codes are
+right. GPTQ makes more where it is as far off.
+"""
+_STALE_SIZE = 1e-3
+"""The least size of such a block beside the middle of all: a scale of float16 has few
+bits for less.
+"""
+_APART = 0.2
+"""The cosine below which a column has nothing in common with the same one of
+the base.
+"""
+_REST = 0.5
+"""The most that is left of an error, as a square, where one factor for all is the
+cause.
+"""
+_STALE_CELLS = 16
+"""The fewest elements of a block that is looked at by itself."""
+_SPREAD = 0.5
+"""The share of the spread of factors of columns that lies inside of blocks. Scales that
+are off spread between blocks.
+"""
 _LEAST_CELLS = 8
 """The fewest blocks that say whether sizes stray."""
 _FACTORED = frozenset(("AWQ", "int8", "compressed-tensors", "FP8"))
@@ -80,6 +115,8 @@ class Judged(NamedTuple):
     times: float
     factor: float | None = None
     like: str = ""
+    what: str = ""
+    """The words for rows, columns or blocks that are wrong."""
 
 
 class Sample(NamedTuple):
@@ -99,7 +136,7 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
     """
     import numpy as np
 
-    sample = read_sample(logical, base)
+    plain = sample = read_sample(logical, base)
     figures = _figures(sample)
     verdict, factor = _verdict(sample, figures)
     scaled = float("inf")
@@ -108,19 +145,78 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
         if scaled > _TIMES:
             verdict, factor = "other", None  # one factor for all does not explain it
     if verdict != "within" and logical.scheme in _FACTORED:
-        with np.errstate(all="ignore"):
-            # A factor of a row is a stale scale where that is for the whole row.
-            has_rows = logical.planned.group[-1] < logical.planned.matrix.columns
-            fitted = sample._replace(
-                base=_with_factors(sample.base, sample.values, has_rows=has_rows)
+        # A factor of a row is a stale scale where that is for the whole row.
+        has_rows = logical.planned.group[-1] < logical.planned.matrix.columns
+        fitted = _with_factors(sample, has_rows=has_rows)
+        if fitted is not None:
+            fitted_figures = _figures(fitted)
+            is_near = (
+                _correlation(fitted) > _SAME and fitted_figures[1] < _BETTER * scaled
             )
-        fitted_figures = _figures(fitted)
-        is_near = _correlation(fitted) > _SAME and fitted_figures[1] < _BETTER * scaled
-        if is_near and _verdict(fitted, fitted_figures)[0] == "within":
-            verdict, figures, factor = "factors", fitted_figures, None
-    return Judged(
+            if is_near and _verdict(fitted, fitted_figures)[0] == "within":
+                verdict, figures, factor = "factors", fitted_figures, None
+                sample = fitted
+    row = Judged(
         logical.name, base_name, logical.planned.text, verdict, *figures, factor
     )
+    return _with_few(row, logical, plain, sample)
+
+
+def _with_few(row: Judged, logical: Logical, plain: Sample, sample: Sample) -> Judged:
+    """Return the verdict, which a few columns or scales of the sample change that are
+    wrong by themselves.
+
+    `plain` is the sample as it was read, `sample` has the factors of the verdict.
+    """
+    if not _is_mostly(row):
+        return row
+    odd = _odd_columns(plain) if _is_matrix(logical) else ()
+    if odd:
+        columns = logical.planned.matrix.columns
+        return row._replace(
+            verdict="lines", factor=None, what=OddLines((), odd, (0, columns)).text
+        )
+    stale, count = _stale_cells(sample)
+    if not stale or 2 * stale > count:
+        return row
+    blocks = "1 block" if stale == 1 else f"{stale:,} blocks"
+    what = f"of {count:,} scales looked at, those of {blocks} are not of these weights"
+    return row._replace(verdict="scale", factor=None, what=what)
+
+
+def _is_mostly(row: Judged) -> bool:
+    """Tell whether a weight is mostly the base, so that a few lines or scales may be
+    what is wrong with it.
+    """
+    return row.verdict in ("within", "factors") or (
+        row.verdict == "other" and row.error < _MOSTLY
+    )
+
+
+def _is_matrix(logical: Logical) -> bool:
+    """Tell whether the codes have the rows and columns of the weight, and are not
+    blocks in a row.
+    """
+    matrix = logical.planned.matrix
+    return (
+        matrix.columns == logical.shape[-1]
+        and matrix.rows * matrix.columns == logical.numel
+    )
+
+
+def with_lines(
+    row: Judged, logical: Logical, base: TensorRef, weight: TensorRef
+) -> Judged:
+    """Return the verdict, which rows and columns change that the base does not have.
+
+    All of the weight is read. Raises UnreadableError.
+    """
+    if not _is_mostly(row) or row.error == 0:
+        return row
+    odd = find_odd_lines(base, weight, logical.planned.matrix.column_groups())
+    if odd.is_empty:
+        return row
+    return row._replace(verdict="lines", what=odd.text)
 
 
 def read_sample(logical: Logical, base: TensorRef) -> Sample:
@@ -139,7 +235,9 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
     )
     parts: list[Sample] = []
     begin_cell = 0
-    for first, last in _bands(matrix):
+    for first, last in _bands(
+        matrix, logical.planned.group[0] if len(logical.planned.group) > 1 else 1
+    ):
         words = decode_rows(matrix, reader, first, last, BY_NAME["float32"]).words
         values = widen_words(words, BY_NAME["float32"]).reshape(
             last - first, matrix.columns
@@ -160,11 +258,17 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
     return Sample(*[np.concatenate(rows) for rows in zip(*parts, strict=True)])
 
 
-def _bands(matrix: Matrix) -> list[tuple[int, int]]:
-    """The rows from first to last of each place, which the reader takes at once."""
+def _bands(matrix: Matrix, block: int) -> list[tuple[int, int]]:
+    """The rows from first to last of each place, which the reader takes at once.
+
+    Where a `block` of rows has one scale, each block has a place, so that no scale goes
+    unseen.
+    """
     size = matrix.fixed_step or max(
         1, min(matrix.rows, _ELEMENTS // max(1, matrix.columns))
     )
+    if 1 < block < matrix.rows and not matrix.fixed_step:
+        return _bands_of_blocks(matrix, block)
     if _BANDS * size >= matrix.rows:
         return [
             (first, min(first + size, matrix.rows))
@@ -173,6 +277,15 @@ def _bands(matrix: Matrix) -> list[tuple[int, int]]:
     last = (matrix.rows - size) // size
     starts = sorted({last * place // (_BANDS - 1) * size for place in range(_BANDS)})
     return [(first, first + size) for first in starts]
+
+
+def _bands_of_blocks(matrix: Matrix, block: int) -> list[tuple[int, int]]:
+    """The first rows of each block of rows, or of so many of them as are looked at."""
+    starts = range(0, matrix.rows, block)
+    step = -(-len(starts) // _MOST_BANDS)
+    whole = _BANDS * _ELEMENTS // max(1, matrix.columns * len(starts[::step]))
+    size = min(block, max(1, whole))
+    return [(first, min(first + size, matrix.rows)) for first in starts[::step]]
 
 
 def _block_rows(flat: TensorRef, first: int, last: int, width: int) -> Array:
@@ -233,6 +346,9 @@ def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
     error, times = figures
     if error == 0:
         return "within", None
+    common = _common_factor(sample)
+    if common is not None:
+        return "scale", common
     strays, middle, most = _strays(sample)
     cosine = _correlation(sample)
     if (
@@ -247,6 +363,27 @@ def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
     if strays > _STRAYS:
         return "scale", None
     return "scale", exp(middle)  # unless that does not explain it
+
+
+def _common_factor(sample: Sample) -> float | None:
+    """Return the factor that is most of the error of a weight, or None where no factor
+    is.
+    """
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        wide = sample.base.astype("<f8")
+        both, theirs = float((wide * sample.values).sum()), float(np.square(wide).sum())
+        ours, error = (
+            float(np.square(sample.values, dtype="<f8").sum()),
+            float(np.square(sample.values - wide).sum()),
+        )
+    if not both > 0 or not np.isfinite(error + ours):
+        return None
+    factor = both / theirs
+    beside = ours - both * factor
+    is_factor = abs(log(factor)) > _STALE_FACTOR and beside < _REST * error
+    return factor if is_factor else None
 
 
 def _correlation(sample: Sample) -> float:
@@ -304,26 +441,107 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
     return strays, middle, _MIDDLE * float(np.median(spread))
 
 
-def _with_factors(base: Array, values: Array, *, has_rows: bool) -> Array:
-    """Return the base with the factors of rows and columns that bring it nearest to the
-    values. None is negative.
+def _stale_cells(sample: Sample) -> tuple[int, int]:
+    """Return how many blocks have codes of the base and a scale of something else, and
+    of how many.
 
-    Nobody moves a sign into the layer before.
+    Such a block is the base times a factor, and far beyond the error of rounding.
     """
     import numpy as np
 
-    wide = base.astype("<f8")
-    columns = np.maximum(
-        (wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0
-    )
-    wide = wide * columns
-    if not has_rows:
-        return np.asarray(wide, "<f4")
-    rows = np.maximum(
-        (wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0
-    )
-    fitted: Array = (wide * rows[:, None]).astype("<f4")
-    return fitted
+    cells = sample.cells.reshape(-1)
+    count = int(cells.max()) + 1
+    with np.errstate(all="ignore"):
+        error = np.square((sample.values - sample.base).reshape(-1), dtype="<f8")
+        numel = np.bincount(cells, minlength=count)
+        errors = np.bincount(cells, error, count)
+        ours = np.bincount(
+            cells, np.square(sample.values.reshape(-1), dtype="<f8"), count
+        )
+        theirs = np.bincount(
+            cells, np.square(sample.base.reshape(-1), dtype="<f8"), count
+        )
+        steps = np.bincount(cells, sample.steps.reshape(-1), count)
+        both = (ours + theirs - errors) / 2
+        factors = np.abs(np.log(both / theirs))
+        beside = ours - np.square(both) / theirs
+        sizes = np.sqrt(theirs / numel)
+        is_looked = (numel >= _STALE_CELLS) & (
+            sizes > _STALE_SIZE * np.median(sizes[numel > 0])
+        )
+        is_stale = (
+            is_looked & (beside < _STALE_ALIKE**2 * steps) & (factors > _STALE_FACTOR)
+        )
+        is_stale &= errors > _STALE**2 * steps
+    return int(np.count_nonzero(is_stale)), int(np.count_nonzero(is_looked))
+
+
+def _odd_columns(sample: Sample) -> tuple[int, ...]:
+    """Return the columns that have nothing in common with the base, far beyond the
+    error of rounding.
+    """
+    import numpy as np
+
+    if len(sample.values) < _STALE_CELLS:
+        return ()
+    with np.errstate(all="ignore"):
+        error, ours, theirs = (
+            np.einsum("ij,ij->j", part, part, dtype="<f8")
+            for part in (sample.values - sample.base, sample.values, sample.base)
+        )
+        cosines = np.nan_to_num((ours + theirs - error) / (2 * np.sqrt(ours * theirs)))
+        is_odd = (
+            (cosines < _APART)
+            & (error > _STALE**2 * sample.steps.sum(0))
+            & (theirs > 0)
+        )
+    if is_odd.any():
+        squares = np.square(sample.base, dtype="<f8")
+        is_odd &= has_many_elements(squares.sum(0), np.square(squares).sum(0))
+    return tuple(np.nonzero(is_odd)[0].tolist())
+
+
+def _with_factors(sample: Sample, *, has_rows: bool) -> Sample | None:
+    """Return a sample whose base has the factors of rows and columns that bring it
+    nearest to the values.
+
+    None is negative: nobody moves a sign into the layer before. Factors that are alike
+    inside of blocks and not between them are scales that are off: then there is no such
+    sample.
+    """
+    import numpy as np
+
+    values = sample.values
+    with np.errstate(all="ignore"):
+        wide = sample.base.astype("<f8")
+        columns = np.maximum(
+            (wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0
+        )
+        if _is_of_blocks(columns, sample.cells[0]):
+            return None
+        wide = wide * columns
+        if has_rows:
+            rows = np.maximum(
+                (wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0
+            )
+            if _is_of_blocks(rows, sample.cells[:, 0]):
+                return None
+            wide = wide * rows[:, None]
+        return sample._replace(base=wide.astype("<f4"))
+
+
+def _is_of_blocks(factors: Array, blocks: Array) -> bool:
+    """Tell whether factors differ by blocks: more between them than inside."""
+    import numpy as np
+
+    numbers, places = np.unique(blocks, return_inverse=True)
+    if len(numbers) < 2 or 2 * len(numbers) > len(factors):
+        return False
+    sizes = np.log(np.maximum(factors, 1e-30))
+    whole = float(np.var(sizes))
+    means = np.bincount(places, sizes) / np.bincount(places)
+    inside = float(np.mean(np.square(sizes - means[places])))
+    return inside < _SPREAD * whole
 
 
 def likeness(one: Sample, other: Array) -> float:

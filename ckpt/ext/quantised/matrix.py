@@ -68,6 +68,15 @@ class Matrix(NamedTuple):
     make_reader: Callable[[], Reader]
     fixed_step: int = 0
 
+    def column_groups(self) -> Array | None:
+        """Return the number of the group of each column, where groups do not lie in a
+        row. Raises UnreadableError.
+        """
+        import numpy as np
+
+        places = self.make_reader().read_cells(0, min(1, self.rows)).column_of
+        return None if np.all(places[1:] >= places[:-1]) else places
+
     @property
     def step(self) -> int:
         """The number of rows that are decoded at once."""

@@ -96,13 +96,29 @@ class Gptq:
             begin * self._bits // 32, min(end * self._bits // 32, self._zeros.shape[1])
         )
         packed = read_part(self._zeros, range(self._zeros.shape[0]), words)
+        shift = self._zero_shift
+        if shift and self._bits != 3:
+            packed = _with_one_more(packed, self._bits)
+            shift = 0
         zeros = unpack_bits(packed, self._bits, end - begin)[
             :, first - begin : last - begin
         ]
-        shift = zeros.astype("<i2") + self._zero_shift
-        # Some kernels of GPTQ forget what is beyond the bits after 1 is added; so does
-        # this.
-        return shift & ((1 << self._bits) - 1)
+        # What is beyond the bits after 1 is added is forgotten, as by gptqmodel.
+        return (zeros.astype("<i2") + shift) & ((1 << self._bits) - 1)
+
+
+def _with_one_more(packed: Array, bits: int) -> Array:
+    """Return words of zero points with 1 added to each of these.
+
+    The first format of GPTQ takes 1 from all zero points of a word at once, so one of 0
+    borrows from the next one. Adding it to the word gives that back. Codes of 3 bits go
+    beyond a word, and there each is counted alone. Source: gptqmodel, utils/model.py.
+    """
+    import numpy as np
+
+    ones = np.uint32(sum(1 << place for place in range(0, 32, bits)))
+    words: Array = packed.view("<u4") + ones
+    return words
 
 
 def _group_indices(given: Given, columns: int, group: int) -> Array:
@@ -149,7 +165,7 @@ def plan_gptq(given: Given) -> Planned:
             "4 or 8 bits"
         )
     named = given.facts.number_of("bits")
-    if named is not None and named != bits:
+    if named not in (None, bits) and not given.facts.is_mixed:
         raise MisfitError(f"qzeros has {bits} bits, and the config says {named}")
     columns = words.shape[0] * 32 // bits
     if columns * bits != words.shape[0] * 32:
@@ -163,7 +179,7 @@ def plan_gptq(given: Given) -> Planned:
         )
     if scales.dtype.name not in SCALES:
         raise MisfitError(f"its scales are {scales.dtype.name}")
-    group = group_of(columns, groups, given.facts.number_of("group_size"))
+    group = _named_group(given, columns, groups)
     if given.for_values:
         _group_indices(given, columns, group)
     shift = _zero_shift(given, bits)
@@ -189,9 +205,27 @@ def _refuse_method(given: Given, method: str) -> None:
         word in packing.lower() for word in ("gemv", "marlin", "exllama_v3")
     ):
         raise MisfitError(f"the config says {packing}, which packs in another order")
-    kind = given.facts.text_of("checkpoint_format")
+    kind = _gptq_format(given)
     if method == "gptq" and kind not in (None, "gptq", "gptq_v2"):
         raise MisfitError(f"the config says {kind}, which packs in another order")
+
+
+def _gptq_format(given: Given) -> str | None:
+    """Return the format of zero points that the config of a GPTQ file names, or
+    None.
+    """
+    return given.facts.text_of("checkpoint_format") or given.facts.text_of("format")
+
+
+def _named_group(given: Given, columns: int, groups: int) -> int:
+    """Return the columns of a group, as the config says.
+
+    Some layers of a mixed file have another size. Raises MisfitError.
+    """
+    named = given.facts.number_of("group_size")
+    if given.facts.is_mixed and named and -(-columns // named) != groups:
+        named = None
+    return group_of(columns, groups, named)
 
 
 def _require_matrices(*refs: TensorRef) -> None:
@@ -204,7 +238,7 @@ def _zero_shift(given: Given, bits: int) -> int:
     """Return what is added to stored zero points: 1 in the first format of GPTQ. Raises
     MisfitError where nothing says it.
     """
-    kind = given.facts.text_of("checkpoint_format")
+    kind = _gptq_format(given)
     if kind is not None:
         return 0 if kind == "gptq_v2" else 1
     if given.facts.method is not None:
@@ -295,11 +329,11 @@ def plan_awq(given: Given) -> Planned:
     if zeros.shape != (groups, words.shape[1]):
         raise MisfitError("qzeros has not the shape that scales and qweight ask for")
     named = given.facts.number_of("bits")
-    if named not in (None, 4):
+    if named not in (None, 4) and not given.facts.is_mixed:
         raise MisfitError(f"AWQ packs 4 bits, and the config says {named}")
     if scales.dtype.name not in SCALES:
         raise MisfitError(f"its scales are {scales.dtype.name}")
-    group = group_of(columns, groups, given.facts.number_of("group_size"))
+    group = _named_group(given, columns, groups)
     make = partial(Awq, given, columns, group)
     matrix = Matrix(outputs, columns, 16, scales.dtype, shifted, make)
     text = f"4 bits (AWQ, {_groups_text(group, columns)})"

@@ -187,7 +187,7 @@ def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int
     end, budget = 0, Budget(limits, len(data))
     try:
         while end < len(data):  # a loop over the file unpickles one after the other
-            pickle = run_machine(data, limits, end, budget)
+            pickle = run_machine(data, limits, end, budget, far_slots=True)
             end = pickle.end
             if pickle.calls or pickle.globals:
                 return True, end, False

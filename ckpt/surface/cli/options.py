@@ -327,7 +327,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--dequantize",
-            "convert",
+            "slim convert",
             "Turn quantised weights into floats.",
         ),
         flag(

@@ -203,6 +203,153 @@ def phi3() -> State:
     return state
 
 
+EXPERTS = 4
+
+
+def with_experts(
+    state: State, form: str, parts: tuple[str, str, str], router: str, first: int = 0
+) -> State:
+    """The model with experts in the place of dense layers. `form` is the name of one,
+    without the block.
+    """
+    for n in range(first, BLOCKS):
+        block = f"model.layers.{n}."
+        for part in ("gate", "up", "down"):
+            del state[f"{block}mlp.{part}_proj.weight"]
+        for expert in range(EXPERTS):
+            for part, shape in zip(
+                parts, ((32, WIDTH), (32, WIDTH), (WIDTH, 32)), strict=True
+            ):
+                state[f"{block}{form}.{expert}.{part}.weight"] = (
+                    torch.randn(shape) * 0.05
+                )
+        state[f"{block}{router}.weight"] = torch.randn(EXPERTS, WIDTH)
+    return state
+
+
+_PARTS = ("gate_proj", "up_proj", "down_proj")
+
+
+def mixtral() -> State:
+    return with_experts(
+        decoder(),
+        "block_sparse_moe.experts",
+        ("w1", "w3", "w2"),
+        "block_sparse_moe.gate",
+    )
+
+
+def qwen2_moe() -> State:
+    state = with_experts(decoder(biases=True), "mlp.experts", _PARTS, "mlp.gate")
+    for n in range(BLOCKS):
+        block = f"model.layers.{n}.mlp.shared_expert"
+        for part, shape in zip(
+            _PARTS, ((32, WIDTH), (32, WIDTH), (WIDTH, 32)), strict=True
+        ):
+            state[f"{block}.{part}.weight"] = torch.randn(shape) * 0.05
+        state[f"{block}_gate.weight"] = torch.randn(1, WIDTH)
+    return state
+
+
+def qwen3_moe() -> State:
+    return with_experts(decoder(heads_norm=True), "mlp.experts", _PARTS, "mlp.gate")
+
+
+def deepseek(*, is_latent: bool = True) -> State:
+    """Blocks of shared and other experts behind a dense one. kv_b has 16 rows of keys
+    and 32 of values in each head.
+    """
+    state = with_experts(decoder(), "mlp.experts", _PARTS, "mlp.gate", first=1)
+    for n in range(BLOCKS):
+        block = f"model.layers.{n}."
+        for part, shape in zip(
+            _PARTS, ((32, WIDTH), (32, WIDTH), (WIDTH, 32)), strict=True
+        ):
+            if n:
+                state[f"{block}mlp.shared_experts.{part}.weight"] = (
+                    torch.randn(shape) * 0.05
+                )
+        if not is_latent:
+            continue
+        if n:
+            state[f"{block}mlp.gate.e_score_correction_bias"] = torch.randn(EXPERTS)
+        for part in "qkv":
+            del state[f"{block}self_attn.{part}_proj.weight"]
+        for part, rows, columns in (
+            ("q_a_proj", 32, WIDTH),
+            ("q_b_proj", WIDTH, 32),
+            ("kv_a_proj_with_mqa", 40, WIDTH),
+            ("kv_b_proj", HEADS * (32 + 16), 32),
+        ):
+            state[f"{block}self_attn.{part}.weight"] = torch.randn(rows, columns) * 0.05
+        for part in ("q_a_layernorm", "kv_a_layernorm"):
+            state[f"{block}self_attn.{part}.weight"] = torch.rand(32)
+    return state
+
+
+_STACKED = (
+    ("block_sparse_moe.experts.w1", "ffn_gate_exps"),
+    ("block_sparse_moe.experts.w2", "ffn_down_exps"),
+    ("block_sparse_moe.experts.w3", "ffn_up_exps"),
+    ("block_sparse_moe.gate", "ffn_gate_inp"),
+    ("mlp.experts.gate_proj", "ffn_gate_exps"),
+    ("mlp.experts.up_proj", "ffn_up_exps"),
+    ("mlp.experts.down_proj", "ffn_down_exps"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mlp.gate.", "ffn_gate_inp."),
+    ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+    *(
+        (f"mlp.shared_expert{many}.{part}_proj", f"ffn_{part}_shexp")
+        for many in ("", "s")
+        for part in ("gate", "up", "down")
+    ),
+    ("self_attn.q_a_proj", "attn_q_a"),
+    ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+    ("self_attn.q_b_proj", "attn_q_b"),
+    ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+    ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+    ("self_attn.kv_b_proj", "attn_kv_b"),
+    ("self_attn.k_b_proj", "attn_k_b"),
+    ("self_attn.v_b_proj", "attn_v_b"),
+)
+_MIXTURE = _DECODER + _TWO + _STACKED
+
+
+def stacked(state: State) -> State:
+    """The model with the experts of a block in one tensor, as llama.cpp has them, and
+    its vectors of one row.
+    """
+    made: State = {}
+    for name, row in state.items():
+        parts = name.split(".")
+        if "experts" not in parts:
+            made[name] = row[0] if name.endswith("shared_expert_gate.weight") else row
+            continue
+        place = parts.index("experts") + 1
+        if parts[place] == "0":
+            names = [
+                ".".join([*parts[:place], str(expert), *parts[place + 1 :]])
+                for expert in range(EXPERTS)
+            ]
+            made[".".join(parts[:place] + parts[place + 1 :])] = torch.stack(
+                [state[each] for each in names]
+            )
+    return made
+
+
+def with_latents(state: State) -> State:
+    """The model of DeepSeek with kv_b in two parts, as newer converters write it."""
+    made: State = {}
+    for name, row in state.items():
+        if "kv_b_proj" not in name:
+            made[name] = row
+            continue
+        heads = row.view(HEADS, 48, 32)
+        made[name.replace("kv_b", "k_b")] = heads[:, :16].transpose(1, 2).contiguous()
+        made[name.replace("kv_b", "v_b")] = heads[:, 16:].contiguous()
+    return made
+
+
 MODELS: dict[str, tuple[Callable[[], State], tuple[tuple[str, str], ...]]] = {
     "llama": (decoder, _DECODER + _TWO),
     "qwen2": (lambda: decoder(biases=True), _DECODER + _TWO),
@@ -213,6 +360,11 @@ MODELS: dict[str, tuple[Callable[[], State], tuple[tuple[str, str], ...]]] = {
     "phi3": (phi3, _DECODER + _TWO),
     "gpt2": (gpt2, _GPT2),
     "bert": (bert, _BERT),
+    "qwen2moe": (qwen2_moe, _MIXTURE),
+    "qwen3moe": (qwen3_moe, _MIXTURE),
+    "deepseek": (lambda: deepseek(is_latent=False), _MIXTURE),
+    "deepseek2": (deepseek, _MIXTURE),
+    "llama of experts": (mixtral, _MIXTURE),
 }
 
 
@@ -236,12 +388,14 @@ def convert(
 ) -> bytes:
     """What llama.cpp's converter and quantiser make of a model."""
     words = sorted(MODELS[architecture][1], key=lambda pair: -len(pair[0]))
+    architecture = architecture.partition(" ")[0]
+    is_rotary = permute and architecture in ("llama", "deepseek")
     tensors = []
-    for name, row in state.items():
+    for name, row in stacked(state).items():
         row = row.float()
-        if architecture == "llama" and permute and "q_proj" in name:
+        if is_rotary and "q_proj" in name:
             row = permuted(row, HEADS)
-        if architecture == "llama" and permute and "k_proj" in name:
+        if is_rotary and "k_proj" in name:
             row = permuted(row, KEYS)
         if architecture == "gpt2" and ".c_" in name and name.endswith("weight"):
             row = row.T.contiguous()
@@ -251,7 +405,7 @@ def convert(
             if theirs in name:
                 name = name.replace(theirs, ours)
         values = row.numpy()
-        is_packed = row.dim() == 2 and row.shape[1] % 32 == 0
+        is_packed = row.dim() > 1 and row.shape[-1] % 32 == 0
         number, pack = PACKED[kind] if is_packed else (ggufs.F32, np.ndarray.tobytes)
         tensors.append(
             ggufs.Tensor(name, tuple(reversed(row.shape)), number, pack(values))
@@ -311,13 +465,142 @@ def test_convert_takes_it_back_to_transformers(
         out,
     )
     assert done.returncode == 0, done.stderr
-    assert f"{architecture} → transformers" in done.stdout
+    assert f"{architecture.partition(' ')[0]} → transformers" in done.stdout
     back = load_file(out)
     assert {name: row.shape for name, row in back.items()} == {
         name: row.shape for name, row in state.items()
     }
     for name, row in state.items():
         assert (back[name] - row).norm() <= 0.01 * row.norm(), name
+
+
+def test_keys_and_values_of_deepseek_in_two_tensors_are_joined(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    state = deepseek()
+    base, quantised = written(
+        tmp_path, state, convert(with_latents(state), "deepseek2")
+    )
+    assert b"blk.1.attn_k_b.weight" in quantised.read_bytes()
+    done = ckpt("diff", base, quantised)
+    assert done.returncode == 0, done.stdout
+    assert f"all {len(state)} tensors are within" in " ".join(done.stdout.split())
+    out = tmp_path / "out.safetensors"
+    done = ckpt(
+        "convert",
+        quantised,
+        "--recipe",
+        "transformers",
+        "--dtype",
+        "float32",
+        "-o",
+        out,
+    )
+    assert done.returncode == 0, done.stderr
+    back = load_file(out)
+    for name, row in state.items():
+        assert (back[name] - row).norm() <= 0.01 * row.norm(), name
+    other = {
+        **state,
+        "model.layers.1.self_attn.kv_b_proj.weight": torch.randn(HEADS * 48, 32),
+    }
+    base, quantised = written(
+        tmp_path, state, convert(with_latents(other), "deepseek2")
+    )
+    done = ckpt("diff", base, quantised)
+    assert done.returncode == 1
+    assert "is not model.layers.1.self_attn.kv_b_proj.weight" in " ".join(
+        done.stdout.split()
+    )
+
+
+def test_experts_in_tensors_of_their_own_are_read(ckpt: Run, tmp_path: Path) -> None:
+    """Files of Mixtral from the winter of 2023."""
+    state = mixtral()
+    data = convert(decoder(), "llama", more=[])
+    dense = {name: row for name, row in state.items() if "experts" not in name}
+    tensors = []
+    for name, row in state.items():
+        if "experts" in name:
+            block, expert, part = (
+                name.split(".")[2],
+                name.split(".")[5],
+                name.split(".")[6],
+            )
+            short = {"w1": "gate", "w2": "down", "w3": "up"}[part]
+            own = f"blk.{block}.ffn_{short}.{expert}.weight"
+            tensors.append(
+                ggufs.Tensor(own, tuple(reversed(row.shape)), 8, q8_0(row.numpy()))
+            )
+    data = convert(dense, "llama of experts", more=tensors)
+    base, quantised = written(tmp_path, state, data)
+    done = ckpt("diff", base, quantised)
+    assert done.returncode == 0, done.stdout
+
+
+def test_one_weight_in_two_ways_is_refused(ckpt: Run, tmp_path: Path) -> None:
+    """Neither of two tensors of one name is lost without a word."""
+    state = mixtral()
+    row = torch.ones(32, WIDTH)
+    more = [
+        ggufs.Tensor(
+            "blk.0.ffn_up.2.weight", (WIDTH, 32), ggufs.F32, row.numpy().tobytes()
+        )
+    ]
+    _, quantised = written(
+        tmp_path, state, convert(state, "llama of experts", more=more)
+    )
+    out = tmp_path / "out.safetensors"
+    done = ckpt(
+        "convert",
+        quantised,
+        "--recipe",
+        "transformers",
+        "--dtype",
+        "float32",
+        "-o",
+        out,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no table has a name in transformers for blk.0.ffn_up" in done.stderr
+
+
+def test_swapped_experts_are_named(ckpt: Run, tmp_path: Path) -> None:
+    state = qwen3_moe()
+    one, two = (
+        f"model.layers.1.mlp.experts.{expert}.up_proj.weight" for expert in (0, 3)
+    )
+    other = {**state, one: state[two], two: state[one]}
+    base, quantised = written(tmp_path, state, convert(other, "qwen3moe"))
+    done = ckpt("diff", base, quantised)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1
+    assert f"blk.1.ffn_up_exps.weight[0] is not {one}" in text
+    assert f"It is {two} of the base." in text
+
+
+@pytest.mark.parametrize("shape", [(70_000, 1, 32), (4, 0, 32), (4, 32)])
+def test_a_strange_stack_is_no_model_of_transformers(
+    ckpt: Run, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    row = torch.zeros(shape)
+    odd = ggufs.Tensor(
+        "blk.0.ffn_up_exps.weight",
+        tuple(reversed(shape)),
+        ggufs.F32,
+        row.numpy().tobytes(),
+    )
+    path = tmp_path / "x.gguf"
+    path.write_bytes(convert(decoder(), "qwen3moe", more=[odd]))
+    out = tmp_path / "out.safetensors"
+    done = ckpt(
+        "convert", path, "--recipe", "transformers", "--dtype", "float32", "-o", out
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (
+        "no table has a name in transformers for blk.0.ffn_up_exps.weight"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("options", [[], ["--by-shape"]])
@@ -456,6 +739,31 @@ def test_a_stale_scale_of_a_tensor_is_named(ckpt: Run, tmp_path: Path) -> None:
     done = ckpt("diff", base, quantised)
     assert done.returncode == 1
     assert "blk.1.ffn_down.weight is not" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("what", ["row", "column"])
+def test_a_line_that_no_norm_sees_is_named(
+    ckpt: Run, tmp_path: Path, kind: str, what: str
+) -> None:
+    """A row of thousands with another sign is within the error of Q8_0."""
+    state = decoder()
+    name = "model.embed_tokens.weight"
+    state[name] = torch.randn(4096, WIDTH)
+    other = {**state, name: state[name].clone()}
+    if what == "row":
+        other[name][1234] *= -1
+        said = "Of it 1 of 4,096 rows is another one: 1234."
+    else:
+        other[name][:, 21] = 0
+        said = "Of it 1 of 64 columns is another one: 21."
+    base, quantised = written(tmp_path, state, convert(other, "llama", kind))
+    done = ckpt("diff", base, quantised)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1
+    assert f"token_embd.weight is not {name}" in text
+    assert said in text
+    assert f"but for 1 of {len(state)} tensors" in text
 
 
 @pytest.mark.parametrize("is_base", [True, False])

@@ -242,6 +242,144 @@ def test_a_factor_of_all_scales_is_no_factor_of_columns(tmp_path: Path) -> None:
     assert row["factor"] == pytest.approx(2, abs=0.05)
 
 
+def with_wrong_lines(weight: torch.Tensor, kind: str) -> torch.Tensor:
+    """A weight of which a few lines are wrong, which a norm over all of it does not
+    see.
+    """
+    weight = weight.clone()
+    if kind == "a row with another sign":
+        weight[101] *= -1
+    elif kind == "a row of zeros":
+        weight[5] = 0
+    elif kind == "two rows that are swapped":
+        weight[[7, 19]] = weight[[19, 7]]
+    elif kind == "a column of zeros":
+        weight[:, 33] = 0
+    elif kind == "half of the columns":
+        weight[:, ::2] = 0
+    return weight
+
+
+LINES = {
+    "nothing": "",
+    "a row with another sign": "1 of 128 rows is another one: 101",
+    "a row of zeros": "1 of 128 rows is another one: 5",
+    "two rows that are swapped": "2 of 128 rows are others: 7, 19",
+    "a column of zeros": "1 of 256 columns is another one: 33",
+    "half of the columns": "128 of 256 columns are others: 0, 2",
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_few_lines_that_are_wrong_are_named(
+    ckpt: Run, tmp_path: Path, kind: str
+) -> None:
+    torch.manual_seed(0)
+    weights = {name: drawn("plain") for name in ("awq", "fp8", "gptq")}
+    base = base_of(tmp_path / "base.safetensors", weights)
+    wrong = {name: with_wrong_lines(weight, kind) for name, weight in weights.items()}
+    path = saved(
+        tmp_path / "q.safetensors",
+        {
+            "awq": awq_layer(wrong["awq"], 64),
+            "fp8": fp8_layer(wrong["fp8"]),
+            "gptq": gptq_layer(*rounded(wrong["gptq"], 4, 64), 4, 64),
+        },
+    )
+    rows = library.diff(base, path).to_json()["quantised"]["weights"]
+    expected = "lines" if LINES[kind] else "within"
+    assert [row["verdict"] for row in rows] == [expected] * 3
+    if LINES[kind]:
+        assert [
+            row["what"] for row in rows if not row["what"].startswith(LINES[kind])
+        ] == []
+        run = ckpt("diff", base, path)
+        assert run.returncode == 1
+        assert LINES[kind] in " ".join(run.stdout.split())
+
+
+@pytest.mark.parametrize("shape", [(128, 256), (256, 128), (256, 256), (128, 128)])
+@pytest.mark.parametrize("factor", [2, 0.5])
+def test_one_scale_of_many_is_named(
+    tmp_path: Path, shape: tuple[int, int], factor: float
+) -> None:
+    """No factor of rows or columns, though one block of FP8 may be all of its
+    columns.
+    """
+    torch.manual_seed(0)
+    weights = {name: drawn("plain", *shape) for name in ("fp8", "gptq", "awq")}
+    base = base_of(tmp_path / "base.safetensors", weights)
+    layers_made = {
+        "fp8": fp8_layer(weights["fp8"]),
+        "gptq": gptq_layer(*rounded(weights["gptq"], 4, 64), 4, 64),
+        "awq": awq_layer(weights["awq"], 64),
+    }
+    for name, key in (
+        ("fp8", "weight_scale_inv"),
+        ("gptq", "scales"),
+        ("awq", "scales"),
+    ):
+        layers_made[name][key].view(-1)[-1] *= factor
+    report = library.diff(base, saved(tmp_path / "q.safetensors", layers_made))
+    rows = report.to_json()["quantised"]["weights"]
+    assert [row["verdict"] for row in rows] == ["scale"] * 3
+    assert report.exit_code == 1
+
+
+def test_a_scale_of_any_block_of_rows_is_seen(tmp_path: Path) -> None:
+    """Rows of a few places are read of a large weight, and of FP8 those of each
+    block.
+    """
+    torch.manual_seed(0)
+    weight = drawn("plain", 4096, 256)
+    base = base_of(tmp_path / "base.safetensors", {"a": weight})
+    parts = fp8_layer(weight)
+    parts["weight_scale_inv"][17, 1] *= 2
+    (row,) = library.diff(
+        base, saved(tmp_path / "q.safetensors", {"a": parts})
+    ).to_json()["quantised"]["weights"]
+    assert row["verdict"] == "scale"
+    assert (
+        row["what"]
+        == "of 64 scales looked at, those of 1 block are not of these weights"
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["small rows", "zero rows and columns", "one large column"]
+)
+def test_lines_that_rounding_makes_zero_are_no_others(
+    tmp_path: Path, kind: str
+) -> None:
+    torch.manual_seed(0)
+    weight = drawn("plain", 128, 256)
+    if kind == "small rows":
+        weight[::3] *= 1e-3
+    elif kind == "zero rows and columns":
+        weight[::5] = 0
+        weight[:, ::7] = 0
+    else:
+        weight[:, 17] *= 30
+    weight = weight.bfloat16().float()
+    base = base_of(
+        tmp_path / "base.safetensors", {"gptq": weight, "fp8": weight, "int8": weight}
+    )
+    largest = weight.abs().max() / 127
+    int8 = {
+        "weight": torch.round(weight / largest).to(torch.int8),
+        "weight_scale": largest.view(1),
+    }
+    made = {
+        "gptq": gptq_layer(*rounded(weight, 3, 128), 3, 128),
+        "fp8": fp8_layer(weight),
+        "int8": int8,
+    }
+    report = library.diff(base, saved(tmp_path / "q.safetensors", made))
+    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == [
+        "within"
+    ] * 3
+
+
 def test_another_model_is_another(ckpt: Run, tmp_path: Path) -> None:
     torch.manual_seed(0)
     base = base_of(tmp_path / "base.safetensors", made("abc")[0])

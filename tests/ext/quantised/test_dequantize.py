@@ -140,6 +140,64 @@ def test_the_second_format_of_gptq_is_named(tmp_path: Path) -> None:
     assert same_bits(only_weight(load_file(tmp_path / "w.safetensors")), weight)
 
 
+def test_some_layers_have_other_bits(tmp_path: Path) -> None:
+    """gptqmodel names them in `dynamic`, and AutoRound in `extra_config`."""
+    tensors, weight = layers.gptq(8, group=64)
+    saved(tmp_path / "model.safetensors", tensors)
+    fields = {"quant_method": "gptq", "bits": 4, "group_size": 32, "format": "gptq"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"quantization_config": fields}))
+    report = library.convert(
+        tmp_path, out=tmp_path / "before.safetensors", dequantize=True
+    )
+    assert "the config says 4" in report.left_alone[0].what
+    for name in ("dynamic", "extra_config"):
+        mixed = fields | {name: {"a": {"bits": 8, "group_size": 64}}}
+        path.write_text(json.dumps({"quantization_config": mixed}))
+        out = tmp_path / "out" / f"{name}.safetensors"
+        library.convert(
+            tmp_path / "model.safetensors", out=out, parents=True, dequantize=True
+        )
+        assert same_bits(only_weight(load_file(out)), weight)
+
+
+def test_a_file_beside_config_json_says_the_rest(tmp_path: Path) -> None:
+    """Models of AutoGPTQ and AutoAWQ name the dtype in config.json, and the groups in a
+    file of their own.
+    """
+    cases = {
+        "quantize_config.json": (layers.gptq(), {"bits": 4, "group_size": 32}),
+        "quant_config.json": (
+            layers.awq(),
+            {"w_bit": 4, "q_group_size": 32, "version": "GEMM"},
+        ),
+    }
+    for name, ((tensors, weight), fields) in cases.items():
+        folder = tmp_path / name.removesuffix(".json")
+        folder.mkdir()
+        path = saved(folder / "model.safetensors", tensors)
+        (folder / "config.json").write_text(json.dumps({"torch_dtype": "float16"}))
+        (folder / name).write_text(json.dumps(fields))
+        library.convert(path, out=folder / "w.safetensors", dequantize=True)
+        assert same_bits(only_weight(load_file(folder / "w.safetensors")), weight)
+    (folder / name).write_text(json.dumps(fields | {"version": "GEMV"}))
+    report = library.convert(path, out=folder / "x.safetensors", dequantize=True)
+    assert "the config says GEMV" in report.left_alone[0].what
+
+
+@pytest.mark.parametrize("kind", ["gptq_p", "marlin"])
+def test_another_order_of_bits_is_refused(tmp_path: Path, kind: str) -> None:
+    tensors, _ = layers.gptq(3)
+    path = saved(tmp_path / "model.safetensors", tensors)
+    fields = {"quant_method": "gptq", "bits": 3, "group_size": 32, "format": kind}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": fields}))
+    report = library.convert(path, out=tmp_path / "w.safetensors", dequantize=True)
+    assert (
+        f"the config says {kind}, which packs in another order"
+        in report.left_alone[0].what
+    )
+
+
 def test_a_last_group_may_be_short(tmp_path: Path) -> None:
     tensors, weight = layers.gptq(columns=160, group=64, is_symmetric=True)
     path = saved(tmp_path / "q.safetensors", tensors)

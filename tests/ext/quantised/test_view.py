@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import quantised_layers as layers
 import torch
-from process import Run
+from process import Run, terminal
 from quantised_layers import LAYERS
 from safetensors.torch import save_file
 
@@ -95,3 +95,70 @@ def test_a_report_outlives_its_file(tmp_path: Path) -> None:
     save_file(tensors, path)
     report = library.inspect(path)
     assert pickle.loads(pickle.dumps(report)).to_json() == report.to_json()
+
+
+def gptq_file(folder: Path) -> Path:
+    """A model of GPTQ: two layers of long names, and an embedding."""
+    made = {"model.embed_tokens.weight": torch.randn(40, 128, dtype=torch.float16)}
+    for layer in range(2):
+        tensors, _ = layers.gptq(rows=128, columns=11_008, group=128, is_symmetric=True)
+        stem = f"model.layers.{layer}.block_sparse_moe.down_projection."
+        made |= {f"{stem}{key}": tensor for key, tensor in tensors.items()}
+    folder.mkdir(exist_ok=True)
+    save_file(made, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def test_ls_counts_weights(ckpt: Run, tmp_path: Path) -> None:
+    path = gptq_file(tmp_path / "gptq")
+    row = ckpt("ls", path).stdout.splitlines()[1]
+    assert "2.82 M" in row and "?" not in row
+    assert "4 bits (GPTQ) +1" in row
+    document = json.loads(ckpt("ls", "--json", path).stdout.splitlines()[0])
+    assert (document["parameters"], document["unknown"]) == (
+        2 * 128 * 11_008 + 40 * 128,
+        0,
+    )
+    assert document["tensors"] == 9
+
+
+def test_names_are_shown_before_groups(ckpt: Run, tmp_path: Path) -> None:
+    path = gptq_file(tmp_path / "gptq")
+    text = terminal("inspect", str(path), columns=80)
+    assert "down_projection.weight" in text
+    assert "4 bits (GPTQ) " in text
+    assert "4 bits (GPTQ, groups of 128)" in text.replace(
+        "\n", " "
+    )  # the headline says it
+    assert (
+        "4 bits (GPTQ, groups of 128)" in ckpt("inspect", path).stdout.splitlines()[-1]
+    )
+
+
+def test_lint_names_the_way_back(ckpt: Run, tmp_path: Path) -> None:
+    run = ckpt("lint", gptq_file(tmp_path / "gptq"), "--level", "info")
+    assert "ckpt convert --dequantize" in " ".join(run.stdout.split())
+
+
+def test_slim_makes_floats(ckpt: Run, tmp_path: Path) -> None:
+    path = gptq_file(tmp_path / "gptq")
+    config = {
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    }
+    (path.parent / "config.json").write_text(
+        json.dumps({"model_type": "llama", **config})
+    )
+    out, other = tmp_path / "slim.safetensors", tmp_path / "convert.safetensors"
+    run = ckpt("slim", path, "--dequantize", "-o", out)
+    assert run.returncode == 0, run.stderr
+    library.convert(path, out=other, dequantize=True)
+    assert ckpt("diff", out, other).returncode == 0
+    assert (
+        ckpt(
+            "slim", path.parent, "--dequantize", "--with-config", "-o", tmp_path / "out"
+        ).returncode
+        == 0
+    )
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {
+        "model_type": "llama"
+    }
