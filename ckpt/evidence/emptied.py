@@ -96,10 +96,10 @@ def _make_emptied(kind: Kind, section: Section, names: Sequence[str], total: int
 
 def _is_of(modules: LazyPattern, name: str) -> bool:
     """Tell whether a name is the weight of one of some modules. PEFT puts the name of its adapter behind the module."""
-    steps = name.split(".")
-    if steps[-1] != "weight":
+    if not name.endswith(".weight"):
         return False
-    return any(modules.fullmatch(step) for step in steps[-2:-1]) or (
+    steps = name.rsplit(".", 3)
+    return modules.fullmatch(steps[-2]) is not None or (
         len(steps) > 2 and steps[-3].startswith("lora_") and modules.fullmatch(steps[-3]) is not None
     )
 

@@ -126,7 +126,7 @@ def pickle(data: bytes) -> None:
             *[row.name for row in checkpoint.values[:6]],
         ]:
             _got(survey, name)
-        clean(plain_text(content_lines("x.pt", checkpoint.traits.label, top_items(checkpoint))))
+        clean(plain_text(content_lines("x.pt", checkpoint.traits.label, *top_items(checkpoint, 40))))
         findings = lint.lint(survey)
         clean(plain_text(lint_lines([lint.FileReport("x.pt", tuple(findings))], None)))
         _emitted(checkpoint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ckpt.commands.get.get import Lookup, first_values, get, lookup_whole, top_items
-from ckpt.commands.get.text import content_lines, get_lines, get_text, is_short, tensor_lines
+from ckpt.commands.get.text import CHILDREN, content_lines, get_lines, get_text, is_short, tensor_lines
 from ckpt.model.errors import UsageError, about
 from ckpt.model.findings import LOST
 from ckpt.model.limits import Limits
@@ -44,9 +44,9 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
                 lookups = get(found.survey, names, limits)
             except UsageError as error:
                 raise _several_files_error(path, names) or error from None
-        elif not json and (items := top_items(checkpoint)):
+        elif not json and (top := top_items(checkpoint, CHILDREN))[0]:
             width = output.screen_width()
-            output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
+            output.write_lines(content_lines(path, checkpoint.traits.label, *top, width))
             return 0
         else:
             lookups = [lookup_whole(found.survey)]

@@ -7,7 +7,7 @@ from ckpt.commands.inspect.inspect import Row
 from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
-from ckpt.model.checkpoint import Checkpoint, names_of
+from ckpt.model.checkpoint import Checkpoint, looks_of, names_of, paths_of
 from ckpt.model.errors import CkptError, UnreadableError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import ROOT, Path, nearest_names
@@ -116,19 +116,29 @@ class Item(NamedTuple):
     nbytes: int
 
 
-def top_items(checkpoint: Checkpoint) -> list[Item]:
-    """The names at the top of a checkpoint, in file order. A file that is one tensor or one value has none."""
+def top_items(checkpoint: Checkpoint, most: int | None = None) -> tuple[list[Item], int]:
+    """Return the first names at the top of a checkpoint, in file order, and how many there are.
+
+    Without `most` all of them are returned. A file that is one tensor or one value has none.
+    """
     if tensor_of(checkpoint.root) is not None:
-        return []
-    children = list(named_children(look(checkpoint.root)))
-    counts = {path: [0, 0] for path, _, _ in children}
-    for entry in checkpoint.tensors:
+        return [], 0
+    view = look(checkpoint.root)
+    count = len(view.children)
+    if view.kind == "mapping":  # the others are not made
+        view = view._replace(keys=view.keys[:most], children=view.children[:most])
+    children = list(named_children(view))
+    if view.kind != "mapping":
+        count = len(children)
+    sums = {path: [0, 0] for path, _, _ in children[:most]}
+    tensors = checkpoint.tensors
+    for path, tensor in zip(paths_of(tensors), looks_of(tensors), strict=True):
         # A module has its names one step below.
-        count = counts.get(entry.path[:1]) or counts.get(entry.path[:2])
-        if count is not None:
-            count[0] += 1
-            count[1] += entry.tensor.nbytes
-    return [Item(name, node, *counts[path]) for path, name, node in children]
+        total = sums.get(path[:1]) or sums.get(path[:2])
+        if total is not None:
+            total[0] += 1
+            total[1] += tensor.nbytes
+    return [Item(name, node, *sums[path]) for path, name, node in children[:most]], count
 
 
 def first_values(tensor: Tensor, count: int) -> list[bool | int | float | complex] | None:

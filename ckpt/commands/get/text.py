@@ -59,8 +59,13 @@ def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
     return [*lines, *_inside_lines(look(node), width, 1, LINES)]
 
 
-def content_lines(path: str, label: str, items: Sequence[Item], width: int | None = None) -> list[Line]:
-    """Return the top of a checkpoint: each name with its type, its tensors and their bytes."""
+def content_lines(
+    path: str, label: str, items: Sequence[Item], count: int, width: int | None = None
+) -> list[Line]:
+    """Return the top of a checkpoint: each name with its type, its tensors and their bytes.
+
+    `count` names are there, of which `items` are the first.
+    """
     head: Line = [(show(path, None), "head"), ("  ", "")]
     rows = []
     for item in items:
@@ -72,8 +77,8 @@ def content_lines(path: str, label: str, items: Sequence[Item], width: int | Non
                 text += f", {counted_noun(item.tensors, 'tensor')}, {size_text(item.nbytes)}"
         rows.append((item.name, text))
     return [
-        *hanging_lines(head, f"{label}, {counted_noun(len(items), 'name')} at the top", width, 2),
-        *_aligned_lines(rows[:CHILDREN], len(rows), width, 1),
+        *hanging_lines(head, f"{label}, {counted_noun(count, 'name')} at the top", width, 2),
+        *_aligned_lines(rows, count, width, 1),
     ]
 
 
