@@ -94,17 +94,14 @@ class Global:
     dotted name means attributes.
     """
 
-    __slots__ = ("module", "name", "offset", "protocol")
+    __slots__ = ("module", "name", "offset", "protocol", "qualified")
 
     def __init__(self, module: str, name: str, offset: int = 0, protocol: int = 2) -> None:
         self.module = module
         self.name = name
         self.offset = offset
         self.protocol = protocol
-
-    @property
-    def qualified(self) -> str:
-        return f"{self.module}.{self.name}"
+        self.qualified = f"{module}.{name}"
 
 
 class PersistentId:

@@ -26,6 +26,7 @@ class Sides(NamedTuple):
 
 PATHS = {
     "ckpt.tree.walk._MANY": Sides(1, NEVER),
+    "ckpt.tree.walk._TOGETHER": Sides(100, 0),
     "ckpt.formats.common.pickled.LEAST_BYTES": Sides(0, NEVER),
     "ckpt.pickle.skim.tensors._LEAST": Sides(256, 1 << 18),
     "ckpt.pickle.skim.tensors._MOST": Sides(1_024, 1 << 18),
