@@ -1,10 +1,13 @@
-"""Shows how CPU time and memory grow with tensors, shards, names that all differ, and values.
+"""Shows how CPU time and memory grow with tensors, shards, names that all differ, and
+values.
 
-    python -m benchmarks.growth [--json] [--tensors 1000,10000] [--shards 1,10] [--runs 3]
+    python -m benchmarks.growth [--json] [--tensors 1000,10000] [--shards 1,10] [--runs
+    3]
                                 [--headers 1000] [--names 2000] [--values 5000]
 
-Whole processes; eight minutes on two cores, 2 GB of disk. An exponent of 1 means that twice as many take twice as much. The
-cost of the same command on one tensor is subtracted before.
+Whole processes; eight minutes on two cores, 2 GB of disk. An exponent of 1 means that
+twice as many take twice as much. The cost of the same command on one tensor is
+subtracted before.
 """
 
 from __future__ import annotations
@@ -32,13 +35,18 @@ VALUES = (5_000, 50_000, 500_000)
 RUNS = 3
 SCHEMA, VERSION = "ckpt.growth", 1
 _LEAST = 0.1
-"""A point counts where it costs so much more than the start, as a fraction of it: the rest is noise."""
+"""A point counts where it costs so much more than the start, as a fraction of it: the
+rest is noise.
+"""
 _MOST = 30.0
-"""CPU seconds: a job that would take more, if it grew in proportion from the point before, does not run there."""
+"""CPU seconds: a job that would take more, if it grew in proportion from the point
+before, does not run there.
+"""
 
 
 class Point(NamedTuple):
-    """The medians of a job over so many tensors or shards: CPU seconds, peak memory in 10⁶ bytes, and their rounds.
+    """The medians of a job over so many tensors or shards: CPU seconds, peak memory in
+    10⁶ bytes, and their rounds.
 
     Without a round, `cpu` is what was expected, and too much.
     """
@@ -50,7 +58,8 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A job, what it is given more and more of (the name of a Unit), its start, and its points.
+    """A job, what it is given more and more of (the name of a Unit), its start, and its
+    points.
 
     The start is the same job on one tensor.
     """
@@ -63,22 +72,32 @@ class Curve(NamedTuple):
     @property
     def cpu_exponent(self) -> float | None:
         """The power of the count that CPU time grows with."""
-        return exponent([(point.count, point.cpu) for point in self.points if point.rounds], self.start.cpu)
+        return exponent(
+            [(point.count, point.cpu) for point in self.points if point.rounds],
+            self.start.cpu,
+        )
 
     @property
     def memory_exponent(self) -> float | None:
         """The power of the count that peak memory grows with."""
         return exponent(
-            [(point.count, point.peak_mb) for point in self.points if point.rounds], self.start.peak_mb
+            [(point.count, point.peak_mb) for point in self.points if point.rounds],
+            self.start.peak_mb,
         )
 
 
 def exponent(points: Sequence[tuple[int, float]], start: float) -> float | None:
-    """Return the slope of the straight line nearest to the logarithms, without the start.
+    """Return the slope of the straight line nearest to the logarithms, without the
+    start.
 
-    Points that cost hardly more than the start are left out. Return None for fewer than two that are left.
+    Points that cost hardly more than the start are left out. Return None for fewer than
+    two that are left.
     """
-    logs = [(log(count), log(cost - start)) for count, cost in points if cost - start > _LEAST * start]
+    logs = [
+        (log(count), log(cost - start))
+        for count, cost in points
+        if cost - start > _LEAST * start
+    ]
     if len(logs) < 2:
         return None
     x, y = (sum(values) / len(logs) for values in zip(*logs, strict=True))
@@ -101,7 +120,9 @@ def write_header(path: Path, count: int, fill: float) -> None:
         for row, name in enumerate(names(count))
     }
     header = json.dumps(rows, separators=(",", ":")).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes([int(fill)]) * count)
+    path.write_bytes(
+        len(header).to_bytes(8, "little") + header + bytes([int(fill)]) * count
+    )
 
 
 def write_other_names(path: Path, count: int, fill: float) -> None:
@@ -112,7 +133,12 @@ def write_other_names(path: Path, count: int, fill: float) -> None:
     letters = bytes.maketrans(b"0123456789", b"ghijklmnop")
     words = [sha256(f"{fill} {row}".encode()).hexdigest()[:16] for row in range(count)]
     named = [word.encode().translate(letters).decode() for word in words]
-    write_state(path, [f"{word[:8]}.{word[8:]}.weight" for word in named], (1,), payloads=[pack("<f", fill)])
+    write_state(
+        path,
+        [f"{word[:8]}.{word[8:]}.weight" for word in named],
+        (1,),
+        payloads=[pack("<f", fill)],
+    )
 
 
 def write_values(folder: Path, count: int, fill: float) -> None:
@@ -147,7 +173,14 @@ def _usual_jobs(before: Path, after: Path, *quick: str) -> list[Job]:
     return [
         ckpt("`ckpt inspect`", "inspect", before),
         ckpt("`ckpt inspect --tsv`", "inspect", "--tsv", before),
-        ckpt(f"`ckpt {' '.join(('diff', *quick))}`", "diff", *quick, before, after, differs=True),
+        ckpt(
+            f"`ckpt {' '.join(('diff', *quick))}`",
+            "diff",
+            *quick,
+            before,
+            after,
+            differs=True,
+        ),
         ckpt("`ckpt stats`", "stats", before),
     ]
 
@@ -166,7 +199,15 @@ def of_names(before: Path, after: Path) -> list[Job]:
     """The commands that pair names, over two checkpoints that have none in common."""
     return [
         ckpt("`ckpt diff`", "diff", before, after, differs=True),
-        ckpt("`ckpt warmstart`", "warmstart", before, "--into", after, "--dry-run", differs=True),
+        ckpt(
+            "`ckpt warmstart`",
+            "warmstart",
+            before,
+            "--into",
+            after,
+            "--dry-run",
+            differs=True,
+        ),
         ckpt("`ckpt recipe`", "recipe", before, after, differs=True),
     ]
 
@@ -189,10 +230,11 @@ def of_values(before: Path, after: Path) -> list[Job]:
 
 
 class Unit(NamedTuple):
-    """What a checkpoint has more and more of, in the plural, and its jobs over two such checkpoints.
+    """What a checkpoint has more and more of, in the plural, and its jobs over two such
+    checkpoints.
 
-    `write` makes one of so many of them at a path with this suffix. The start is of a file that
-    `start` writes.
+    `write` makes one of so many of them at a path with this suffix. The start is of a
+    file that `start` writes.
     """
 
     name: str
@@ -225,17 +267,27 @@ def curves(setting: Setting, asked: dict[str, Sequence[int]]) -> Iterator[Curve]
     `asked` has the counts of each unit.
     """
 
-    def points(unit: Unit, count: int, of: Unit, last: Sequence[Point] = ()) -> list[Point]:
-        """The points of the jobs of a unit: what they take over so many of another one."""
+    def points(
+        unit: Unit, count: int, of: Unit, last: Sequence[Point] = ()
+    ) -> list[Point]:
+        """The points of the jobs of a unit: what they take over so many of
+        another one.
+        """
         sides = [
-            setting.made(setting.folder / f"{side}_{count}{of.suffix}", of.write, count, fill)
+            setting.made(
+                setting.folder / f"{side}_{count}{of.suffix}", of.write, count, fill
+            )
             for side, fill in (("before", 0.0), ("after", 1.0))
         ]
         print(f"{count:,} {of.name}", file=sys.stderr)
         given = unit.jobs(*sides)
-        found = [expected(point, count) for point in last] or [Point(count, 0, 0, 0)] * len(given)
+        found = [expected(point, count) for point in last] or [
+            Point(count, 0, 0, 0)
+        ] * len(given)
         running = [place for place, point in enumerate(found) if point.cpu <= _MOST]
-        results = timing.interleaved([given[place] for place in running], setting.sizes.runs)
+        results = timing.interleaved(
+            [given[place] for place in running], setting.sizes.runs
+        )
         for place, result in zip(running, results, strict=True):
             found[place] = Point(count, result.cpu, result.peak_mb, result.rounds)
         setting.forget(*sides)
@@ -247,16 +299,22 @@ def curves(setting: Setting, asked: dict[str, Sequence[int]]) -> Iterator[Curve]
         columns: list[list[Point]] = []
         for count in counts:
             columns.append(points(unit, count, unit, columns[-1] if columns else ()))
-        for job, start, *row in zip(unit.jobs(Path(), Path()), starts, *columns, strict=True):
+        for job, start, *row in zip(
+            unit.jobs(Path(), Path()), starts, *columns, strict=True
+        ):
             yield Curve(job.name, name, start, row)
 
 
 def expected(last: Point, count: int) -> Point:
-    """The point that a job has at a count if it grows in proportion, without a round."""
+    """The point that a job has at a count if it grows in proportion, without a
+    round.
+    """
     return Point(count, last.cpu * count / last.count, 0, 0)
 
 
-def document(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> dict[str, object]:
+def document(
+    about: dict[str, str | int], runs: int, found: Sequence[Curve]
+) -> dict[str, object]:
     """The one JSON document: the machine and each curve with its exponents."""
     return {
         "schema": SCHEMA,
@@ -278,7 +336,9 @@ def document(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> 
 
 
 def curves_of(text: str) -> tuple[dict[str, str | int], int, list[Curve]]:
-    """The machine, the rounds and the curves of a JSON document. Raises SystemExit for another text."""
+    """The machine, the rounds and the curves of a JSON document. Raises SystemExit for
+    another text.
+    """
     import json
 
     try:
@@ -296,7 +356,9 @@ def curves_of(text: str) -> tuple[dict[str, str | int], int, list[Curve]]:
         ]
         return found["machine"], found["runs"], read
     except (ValueError, KeyError, TypeError):
-        raise SystemExit("this is no document of `python -m benchmarks.growth --json`") from None
+        raise SystemExit(
+            "this is no document of `python -m benchmarks.growth --json`"
+        ) from None
 
 
 def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str:
@@ -307,13 +369,22 @@ def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str
 
     parts = [
         f"{machine_line(about)}\n"
-        f"CPU seconds and peak memory of whole processes. {timing.rule(runs)} The start is the same job on one tensor; the "
-        f"exponents are of what comes on top of it. A job of more than {_MOST:g} s is not run."
+        f"CPU seconds and peak memory of whole processes. {timing.rule(runs)} The "
+        "start is the same job on one tensor; the "
+        f"exponents are of what comes on top of it. A job of more than {_MOST:g} s is "
+        "not run."
     ]
     for unit in dict.fromkeys(curve.unit for curve in found):
         rows = [curve for curve in found if curve.unit == unit]
         counts = [plural(point.count, unit) for point in rows[0].points]
-        headings = ("job", "start", *counts, "CPU grows as", "memory grows as", "rounds")
+        headings = (
+            "job",
+            "start",
+            *counts,
+            "CPU grows as",
+            "memory grows as",
+            "rounds",
+        )
         parts.append(
             tabulate(
                 [cells(curve) for curve in rows],
@@ -360,22 +431,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.growth", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one document instead of the tables")
+    parser.add_argument(
+        "--json", action="store_true", help="print one document instead of the tables"
+    )
     defaults = {
         "tensors": ("tensors", TENSORS, "tensors in one file"),
         "shards": ("shards", SHARDS, "shards of a checkpoint"),
-        "headers": ("tensors in a header", HEADERS, "tensors in a header of safetensors"),
-        "names": ("other names", NAMES, "tensors in two files that have no name in common"),
+        "headers": (
+            "tensors in a header",
+            HEADERS,
+            "tensors in a header of safetensors",
+        ),
+        "names": (
+            "other names",
+            NAMES,
+            "tensors in two files that have no name in common",
+        ),
         "values": ("values", VALUES, "values in a file"),
     }
     for option, (_, counts, text) in defaults.items():
-        parser.add_argument(f"--{option}", type=numbers, metavar="LIST", default=counts, help=text)
+        parser.add_argument(
+            f"--{option}", type=numbers, metavar="LIST", default=counts, help=text
+        )
     parser.add_argument(
-        "--runs", type=int, metavar="N", default=RUNS, help="rounds of each job that is not long"
+        "--runs",
+        type=int,
+        metavar="N",
+        default=RUNS,
+        help="rounds of each job that is not long",
     )
     options = parser.parse_args()
     asked = {name: getattr(options, option) for option, (name, *_) in defaults.items()}
-    if options.runs < 1 or any(count < 1 for count in chain.from_iterable(asked.values())):
+    if options.runs < 1 or any(
+        count < 1 for count in chain.from_iterable(asked.values())
+    ):
         raise SystemExit("--runs and all counts must be above zero")
     asked = {name: counts for name, counts in asked.items() if counts}
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as temporary:
@@ -386,7 +475,11 @@ def main() -> None:
     if options.json:
         import json
 
-        print(json.dumps(document(about, options.runs, found), indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                document(about, options.runs, found), indent=1, ensure_ascii=False
+            )
+        )
         return
     print(lines(about, options.runs, found))
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt.evidence.wrappers import wrapper_prefix, writers_of_prefix
-from ckpt.model.names import Globs, dotted_name, name_blocks, natural_order, natural_sort_key, nearest_names
+from ckpt.model.names import (
+    Globs,
+    dotted_name,
+    name_blocks,
+    natural_order,
+    natural_sort_key,
+    nearest_names,
+)
 from ckpt.model.text import show, show_literal
 from tests.lib.paths import walking
 
@@ -79,10 +86,27 @@ def test_natural_order_is_total_and_reads_decimals(texts: list[str]) -> None:
     assert len(set(map(natural_sort_key, texts))) == len(texts)
 
 
-_PIECES = ("layers", ".", "0", "00", "7", "10", "010", "9" * 19, "0.05", "lr", "\n", "\x01", "é", "")
+_PIECES = (
+    "layers",
+    ".",
+    "0",
+    "00",
+    "7",
+    "10",
+    "010",
+    "9" * 19,
+    "0.05",
+    "lr",
+    "\n",
+    "\x01",
+    "é",
+    "",
+)
 
 
-@given(st.lists(st.lists(st.sampled_from(_PIECES), max_size=6).map("".join), max_size=40))
+@given(
+    st.lists(st.lists(st.sampled_from(_PIECES), max_size=6).map("".join), max_size=40)
+)
 def test_many_names_are_ordered_as_few_are(names: list[str]) -> None:
     with walking("fast"):
         many = natural_order(names)
@@ -92,8 +116,12 @@ def test_many_names_are_ordered_as_few_are(names: list[str]) -> None:
     assert [names[row] for row in many] == sorted(names, key=natural_sort_key)
 
 
-def test_usual_names_are_ordered_without_a_key_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = sorted(f"model.layers.{row // 9}.block.{row % 9}.weight" for row in range(3_000))
+def test_usual_names_are_ordered_without_a_key_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = sorted(
+        f"model.layers.{row // 9}.block.{row % 9}.weight" for row in range(3_000)
+    )
     expected = sorted(names, key=natural_sort_key)
     monkeypatch.setattr("ckpt.model.names.natural_sort_key", None)
     assert [names[row] for row in natural_order(names)] == expected
@@ -103,7 +131,9 @@ def test_globs_cross_dots_and_exclude_wins() -> None:
     globs = Globs(["*.bias", "conv?.weight"], ["head.*"])
 
     assert [
-        name for name in ("a.b.bias", "conv1.weight", "conv12.weight", "head.bias") if globs.match(name)
+        name
+        for name in ("a.b.bias", "conv1.weight", "conv12.weight", "head.bias")
+        if globs.match(name)
     ] == [
         "a.b.bias",
         "conv1.weight",
@@ -116,7 +146,11 @@ def test_globs_cross_dots_and_exclude_wins() -> None:
     ("name", "prefix", "who"),
     [
         ("module.conv.weight", "module.", "DataParallel or DDP"),
-        ("_orig_mod.module.conv.weight", "_orig_mod.module.", "torch.compile around DataParallel or DDP"),
+        (
+            "_orig_mod.module.conv.weight",
+            "_orig_mod.module.",
+            "torch.compile around DataParallel or DDP",
+        ),
         ("_forward_module.w", "_forward_module.", "Lightning or DeepSpeed"),
         ("conv.module.weight", "", None),
         ("module", "", None),
@@ -171,7 +205,9 @@ def test_blocks_are_neighbours_that_begin_alike_up_to_their_first_number() -> No
 @given(st.lists(st.text("a1.", max_size=7), max_size=12))
 def test_blocks_cover_all_names_and_no_number_comes_before(names: list[str]) -> None:
     found = name_blocks(names)
-    assert [at for block in found for at in range(block.first, block.last)] == list(range(len(names)))
+    assert [at for block in found for at in range(block.first, block.last)] == list(
+        range(len(names))
+    )
     assert all(one.begin != two.begin for one, two in pairwise(found))
     for begin, first, last in found:
         for name in names[first:last]:

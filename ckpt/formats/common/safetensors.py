@@ -1,7 +1,9 @@
-"""safetensors: eight bytes of length, a JSON header, the data. No strides, no sharing, no devices.
+"""safetensors: eight bytes of length, a JSON header, the data. No strides, no sharing,
+no devices.
 
-Rules: the format's README and safetensors/src/tensor.rs of 0.8. Stricter than the library where it accepts
-what the rules forbid: duplicate keys, a header that does not begin with `{`.
+Rules: the format's README and safetensors/src/tensor.rs of 0.8. Stricter than the
+library where it accepts what the rules forbid: duplicate keys, a header that does not
+begin with `{`.
 """
 
 from __future__ import annotations
@@ -41,9 +43,16 @@ from ckpt.model.text import Json, show
 from ckpt.tree.find import METADATA, metadata_node
 
 NAME = "safetensors"
-TRAITS = Traits("safetensors", "safetensors.torch.load_file({path})", keeps_order=False, keeps_ties=False)
+TRAITS = Traits(
+    "safetensors",
+    "safetensors.torch.load_file({path})",
+    keeps_order=False,
+    keeps_ties=False,
+)
 SHARDING, VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
-"""Keys of the metadata of a distributed checkpoint: where the parts of a file begin in the whole tensors."""
+"""Keys of the metadata of a distributed checkpoint: where the parts of a file begin in
+the whole tensors.
+"""
 
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
@@ -53,7 +62,9 @@ _Kind = tuple[DType, tuple[int, ...]]
 
 
 class Table(NamedTuple):
-    """The tensors of a header in columns. Offsets count bytes from the end of the header."""
+    """The tensors of a header in columns. Offsets count bytes from the end of the
+    header.
+    """
 
     names: list[str]
     kinds: list[_Kind]
@@ -85,34 +96,52 @@ def is_usual(head: bytes) -> bool:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark))
+    header = read_header(
+        probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark)
+    )
     return _make_checkpoint(probe, header)
 
 
 def read_header(
-    source: Source, head: bytes, limits: Limits, budget: Budget, *, is_shard: bool, is_cut: bool = False
+    source: Source,
+    head: bytes,
+    limits: Limits,
+    budget: Budget,
+    *,
+    is_shard: bool,
+    is_cut: bool = False,
 ) -> Header:
-    """The header of a file that begins with `head`. With `is_cut` data may be missing at the end of the file.
+    """The header of a file that begins with `head`. With `is_cut` data may be missing
+    at the end of the file.
 
     Raises UnreadableError, LimitError.
     """
     if is_pickle_too(head, source, limits):
         raise UnreadableError(
-            "two files in one: safetensors reads tensors, pickle.load and torch.load run a pickle"
+            "two files in one: safetensors reads tensors, pickle.load and torch.load "
+            "run a pickle"
         )
-    from ckpt.formats.common.two_files import refuse_second  # here: it loads all modules of compression
+    from ckpt.formats.common.two_files import (
+        refuse_second,
+    )  # here: it loads all modules of compression
 
     refuse_second(head, source, limits)
     length = int.from_bytes(head[:8], "little")
     if length > limits.header_bytes:
         if length > source.size - 8:
             raise UnreadableError(
-                f"the safetensors header claims {length:,} bytes in a file of {source.size:,}"
+                f"the safetensors header claims {length:,} bytes in a file of "
+                f"{source.size:,}"
             )
-        raise LimitError(f"the safetensors header has {length:,} bytes", "header-bytes", limits.header_bytes)
+        raise LimitError(
+            f"the safetensors header has {length:,} bytes",
+            "header-bytes",
+            limits.header_bytes,
+        )
     if length > source.size - 8:
         raise CutOffError(
-            f"cut off: the safetensors header needs {length:,} bytes, the file ends at {source.size:,}"
+            f"cut off: the safetensors header needs {length:,} bytes, the file ends at "
+            f"{source.size:,}"
         )
     begin = 8 + length
     data = head[8:begin] if begin <= len(head) else source.read(8, length)
@@ -123,18 +152,26 @@ def read_header(
             _check_cover(parsed, source, begin, is_cut=is_cut)
             return Header(begin, parsed, texts)
     header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
-    if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
+    if (
+        b"\\u" in data
+    ):  # only an escape makes a lone surrogate, which the library refuses in any text
         import json  # here, as in `parse_json`: most files hold none
 
         try:
             json.dumps(header, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise UnreadableError("damaged safetensors header: a text contains a lone surrogate") from None
+            raise UnreadableError(
+                "damaged safetensors header: a text contains a lone surrogate"
+            ) from None
     if not isinstance(header, dict) or head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
     texts = _parse_metadata(header.pop(METADATA, {}))
     if len(header) > limits.entries:
-        raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
+        raise LimitError(
+            f"the safetensors file has {len(header):,} tensors",
+            "entries",
+            limits.entries,
+        )
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     parsed = _parse_table(header)
     _check_cover(parsed, source, begin, is_cut=is_cut)
@@ -142,15 +179,23 @@ def read_header(
 
 
 _ENTRY, _VALUE, _CUT = 1_000, 700, 400
-"""Bytes of memory of a tensor, of a text of the metadata, and of the pieces of a tensor that the expression cuts out."""
+"""Bytes of memory of a tensor, of a text of the metadata, and of the pieces of a tensor
+that the expression cuts out.
+"""
 
 
 def _parse_metadata(metadata: object) -> dict[str, str]:
-    """The metadata of a header. The library reads null as none. Raises UnreadableError."""
+    """The metadata of a header. The library reads null as none. Raises
+    UnreadableError.
+    """
     if metadata is None:
         return {}
     pairs = metadata.items() if isinstance(metadata, dict) else ()
-    texts = {name: value for name, value in pairs if isinstance(value, str) and is_text(value)}
+    texts = {
+        name: value
+        for name, value in pairs
+        if isinstance(value, str) and is_text(value)
+    }
     if not isinstance(metadata, dict) or len(texts) < len(metadata):
         raise UnreadableError("safetensors metadata must map text to text")
     return texts
@@ -182,7 +227,9 @@ def _parse_table(header: dict[str, Json]) -> Table:
     return table
 
 
-def _parse_usual_header(data: bytes, budget: Budget) -> tuple[Table, dict[str, str]] | None:
+def _parse_usual_header(
+    data: bytes, budget: Budget
+) -> tuple[Table, dict[str, str]] | None:
     """Return (the tensors, the metadata) of a header that the library wrote.
 
     Return None for any other header, damaged or not.
@@ -194,7 +241,9 @@ def _parse_usual_header(data: bytes, budget: Budget) -> tuple[Table, dict[str, s
     trial.hold(len(data))
     trial.claim(tensors)
     try:
-        trial.charge(tensors * (_ENTRY + _CUT) + 4 * len(data), "the safetensors header")
+        trial.charge(
+            tensors * (_ENTRY + _CUT) + 4 * len(data), "the safetensors header"
+        )
     except LimitError:
         return None
     cut = _cut_header(data)
@@ -214,7 +263,9 @@ def _parse_usual_header(data: bytes, budget: Budget) -> tuple[Table, dict[str, s
     cost = len(names) * _ENTRY + len(texts) * _VALUE + len(data)
     budget.charge(cost, "the safetensors header")
     kinds = _parse_kinds(cut)
-    table = Table(names, list(map(kinds.__getitem__, cut.kind_of)), cut.begins, cut.ends)
+    table = Table(
+        names, list(map(kinds.__getitem__, cut.kind_of)), cut.begins, cut.ends
+    )
     return table, texts
 
 
@@ -241,7 +292,9 @@ class _Cut(NamedTuple):
 
 
 def _cut_header(data: bytes) -> _Cut | None:
-    """Return the parts of a header, or None for a header that the library did not write."""
+    """Return the parts of a header, or None for a header that the library did not
+    write.
+    """
     names: list[str] = []
     numbers, kind_of = _Numbers(), array("I")
     begins, ends = array("Q"), array("Q")
@@ -266,11 +319,15 @@ def _cut_header(data: bytes) -> _Cut | None:
         keys = zip(parts[2::6], parts[3::6], sizes, strict=True)
         kind_of.extend(map(numbers.__getitem__, keys))
     is_end = len(last) == len(data) - position and last.rstrip(" ") == "}"
-    return _Cut(first, names, numbers, kind_of, begins, ends) if names and is_end else None
+    return (
+        _Cut(first, names, numbers, kind_of, begins, ends) if names and is_end else None
+    )
 
 
 def _parse_kinds(cut: _Cut) -> list[_Kind]:
-    """The kinds by their numbers. Raises UnreadableError for the first tensor that cannot be."""
+    """The kinds by their numbers. Raises UnreadableError for the first tensor that
+    cannot be.
+    """
     rows = range(len(cut.names))
     firsts = dict(zip(reversed(cut.kind_of), reversed(rows), strict=True))
     same: dict[_Kind, _Kind] = {}
@@ -289,7 +346,9 @@ def _parse_kinds(cut: _Cut) -> list[_Kind]:
 
 @lru_cache(maxsize=4)
 def _parse_usual_metadata(text: str) -> tuple[tuple[str, str], ...] | None:
-    """The metadata with which a usual header begins, up to the comma. All shards of a model have the same."""
+    """The metadata with which a usual header begins, up to the comma. All shards of a
+    model have the same.
+    """
     if not text.startswith(f'{{"{METADATA}":') or not text.endswith(","):
         return None
     import json  # here, as in `parse_json`
@@ -299,32 +358,47 @@ def _parse_usual_metadata(text: str) -> tuple[tuple[str, str], ...] | None:
         texts = _parse_metadata(header.pop(METADATA))
     except (ValueError, RecursionError, UnreadableError):
         return None
-    if header or len(texts) * 2 != (text.count('"') - 2) // 2:  # a key that is set twice
+    if (
+        header or len(texts) * 2 != (text.count('"') - 2) // 2
+    ):  # a key that is set twice
         return None
     return tuple(texts.items())
 
 
 def _parse_entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
-    """Return (dtype, shape as torch counts it, begin, end) of one tensor of the header."""
+    """Return (dtype, shape as torch counts it, begin, end) of one tensor of the
+    header.
+    """
     what = f"tensor {show(name, 80)}"
     if not isinstance(fields, dict) or not fields.keys() >= _FIELDS:
         raise UnreadableError(f"{what}: the header lacks its dtype, shape or offsets")
-    dtype = BY_SAFETENSORS.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
+    dtype = (
+        BY_SAFETENSORS.get(fields["dtype"])
+        if isinstance(fields["dtype"], str)
+        else None
+    )
     if dtype is None:
-        raise UnreadableError(f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}")
+        raise UnreadableError(
+            f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}"
+        )
     shape, offsets = fields["shape"], fields["data_offsets"]
     if not _are_whole_numbers(shape) or len(shape) > DIMENSIONS:
-        raise UnreadableError(f"{what}: its shape is not a list of at most {DIMENSIONS} whole numbers")
+        raise UnreadableError(
+            f"{what}: its shape is not a list of at most {DIMENSIONS} whole numbers"
+        )
     if not _are_whole_numbers(offsets) or len(offsets) != 2:
         raise UnreadableError(f"{what}: its offsets are not a pair of whole numbers")
     bits = prod(shape) * (4 if dtype.safetensors == "F4" else dtype.bits)
     begin, end = offsets
     if bits >= 2**63 or bits % 8 or end - begin != bits // 8:
-        raise UnreadableError(f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype")
+        raise UnreadableError(
+            f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype"
+        )
     if dtype.safetensors == "F4":
         if shape and shape[-1] % 2:
             raise UnreadableError(
-                f"{what}: each row has an odd number of 4-bit elements, torch stores them in pairs"
+                f"{what}: each row has an odd number of 4-bit elements, torch stores "
+                "them in pairs"
             )
         shape = [*shape[:-1], shape[-1] // 2]
     return dtype, tuple(shape), begin, end
@@ -337,13 +411,16 @@ def _are_whole_numbers(numbers: object) -> bool:
 
 
 def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> None:
-    """Check that the tensors fill the file from `start` to its end without a gap, an overlap or bytes after them.
+    """Check that the tensors fill the file from `start` to its end without a gap, an
+    overlap or bytes after them.
 
     Of a file that is cut off the end is not looked at.
     """
     position = 0
     begins, ends = table.begins, table.ends
-    if begins[:1] == array("Q", [0]) and begins[1:] == ends[:-1]:  # each after the one before
+    if (
+        begins[:1] == array("Q", [0]) and begins[1:] == ends[:-1]
+    ):  # each after the one before
         position = ends[-1]
     else:
         position = _check_order(table)
@@ -351,16 +428,25 @@ def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> N
         return
     size = source.size - start
     if position > size:
-        raise CutOffError(f"cut off: the tensors need {position:,} bytes of data, the file has {size:,}")
+        raise CutOffError(
+            f"cut off: the tensors need {position:,} bytes of data, the file has "
+            f"{size:,}"
+        )
     if position < size:
-        from ckpt.formats.common.trailing import trailing_text  # here: few files have more
+        from ckpt.formats.common.trailing import (
+            trailing_text,
+        )  # here: few files have more
 
         what = trailing_text(source, start + position)
-        raise UnreadableError(f"the file has {what} after the last tensor, which safetensors refuses")
+        raise UnreadableError(
+            f"the file has {what} after the last tensor, which safetensors refuses"
+        )
 
 
 def _check_order(table: Table) -> int:
-    """Return the end of the last tensor. Raises UnreadableError for a gap or an overlap."""
+    """Return the end of the last tensor. Raises UnreadableError for a gap or an
+    overlap.
+    """
     position = 0
     spans = list(zip(table.begins, table.ends, strict=True))
     for row in sorted(range(len(spans)), key=spans.__getitem__):
@@ -368,7 +454,8 @@ def _check_order(table: Table) -> int:
         if begin != position:
             kind = "overlap another tensor" if begin < position else "leave a gap"
             raise UnreadableError(
-                f"tensor {show(table.names[row], 80)}: its bytes {begin:,} to {end:,} {kind},"
+                f"tensor {show(table.names[row], 80)}: its bytes {begin:,} to {end:,} "
+                f"{kind},"
                 f" expected byte {position:,}"
             )
         position = end
@@ -383,7 +470,9 @@ def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
     ids = [f"{probe.mark}{row}" for row in range(len(table.names))]
     entries: Sequence[Entry]
     storages: Sequence[Storage]
-    if header.begin + max(table.ends, default=0) > probe.file.size:  # of a file that is cut off
+    if (
+        header.begin + max(table.ends, default=0) > probe.file.size
+    ):  # of a file that is cut off
         entries = [make(id, row) for row, id in enumerate(ids)]
         storages = make.storages
         root.set(table.names, [entry.tensor for entry in entries])
@@ -410,11 +499,16 @@ def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
 
 def values_of(texts: dict[str, str]) -> list[Value]:
     """The rows of the metadata."""
-    return [Value((METADATA, key), f"{METADATA}.{key}", "str", value) for key, value in texts.items()]
+    return [
+        Value((METADATA, key), f"{METADATA}.{key}", "str", value)
+        for key, value in texts.items()
+    ]
 
 
 class Maker:
-    """Makes the tensors of a header. `storages` are those that it has made one by one."""
+    """Makes the tensors of a header. `storages` are those that it has made one
+    by one.
+    """
 
     def __init__(self, source: Source, header: Header) -> None:
         self.storages: list[Storage] = []
@@ -423,7 +517,9 @@ class Maker:
         self._source = source
         self._header = header
         self._looks: dict[int, TensorRef] = {}
-        """A tensor of each kind, by the id of the kind, over a storage without a place."""
+        """A tensor of each kind, by the id of the kind, over a storage without
+        a place.
+        """
 
     def __call__(self, id: str, row: int) -> Entry:
         """The tensor in a row of the header, over a storage with this id."""
@@ -439,12 +535,25 @@ class Maker:
         if is_short:
             self.short[storage] = 0
         self.storages.append(storage)
-        return new(Entry, ((name,), name, new(TensorRef, (storage, *look[1:])), None, None, True, True))
+        return new(
+            Entry,
+            (
+                (name,),
+                name,
+                new(TensorRef, (storage, *look[1:])),
+                None,
+                None,
+                True,
+                True,
+            ),
+        )
 
     def column(self, ids: Sequence[str]) -> Tensors:
         """All tensors, which are whole, over storages with these ids."""
         table, source, base = self._header.tensors, self._source, self._header.begin
-        looks = list(map(self._look_of, table.kinds, map(sub, table.ends, table.begins)))
+        looks = list(
+            map(self._look_of, table.kinds, map(sub, table.ends, table.begins))
+        )
         storages = [look.storage for look in looks]
 
         def make(first: int, last: int) -> list[Storage]:
@@ -452,8 +561,20 @@ class Maker:
             _, devices, dtypes, sizes, *_ = zip(*storages[first:last], strict=True)
             offsets = map(base.__add__, table.begins[first:last])
             rest = (repeat(None), repeat(False), repeat(None))
-            places = map(new, repeat(Range), zip(repeat(source), offsets, sizes, *rest, strict=False))
-            fields = zip(ids[first:last], devices, dtypes, sizes, places, repeat(None), strict=False)
+            places = map(
+                new,
+                repeat(Range),
+                zip(repeat(source), offsets, sizes, *rest, strict=False),
+            )
+            fields = zip(
+                ids[first:last],
+                devices,
+                dtypes,
+                sizes,
+                places,
+                repeat(None),
+                strict=False,
+            )
             return list(map(new, repeat(Storage), fields))
 
         return Tensors(Storages(ids, make, storages), looks)
@@ -475,5 +596,7 @@ checksums = no_checksums
 def salvage(probe: Probe, limits: Limits) -> Checkpoint | None:
     if not is_usual(probe.head):
         return None
-    header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=False, is_cut=True)
+    header = read_header(
+        probe.file, probe.head, limits, probe.budget, is_shard=False, is_cut=True
+    )
     return _make_checkpoint(probe, header)
