@@ -1,10 +1,11 @@
-"""Shows how CPU time and memory grow: one file of 1,000 to 1,000,000 tensors, and one
-checkpoint of 1 to 1,000 shards.
+"""Shows how CPU time and memory grow with tensors, shards, names that all differ, and
+values.
 
     python -m benchmarks.growth [--json] [--tensors 1000,10000] [--shards 1,10] [--runs
     3]
+                                [--headers 1000] [--names 2000] [--values 5000]
 
-Whole processes; four minutes on two cores, 2 GB of disk. An exponent of 1 means that
+Whole processes; eight minutes on two cores, 2 GB of disk. An exponent of 1 means that
 twice as many take twice as much. The cost of the same command on one tensor is
 subtracted before.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from math import log
 from pathlib import Path
@@ -28,6 +29,9 @@ from benchmarks.timing import Job
 
 TENSORS = (1_000, 10_000, 100_000, 1_000_000)
 SHARDS = (1, 10, 100, 1_000)
+HEADERS = (1_000, 10_000, 100_000, 1_000_000)
+NAMES = (2_000, 20_000, 200_000)
+VALUES = (5_000, 50_000, 500_000)
 RUNS = 3
 SCHEMA, VERSION = "ckpt.growth", 1
 _LEAST = 0.1
@@ -54,8 +58,8 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A job, what it is given more and more of (`tensors` or `shards`), its start, and
-    its points.
+    """A job, what it is given more and more of (the name of a Unit), its start, and its
+    points.
 
     The start is the same job on one tensor.
     """
@@ -107,12 +111,65 @@ def write_tensors(path: Path, count: int, fill: float) -> None:
     write_state(path, names(count), (1,), payloads=[pack("<f", fill)])
 
 
-def jobs(unit: str, before: Path, after: Path) -> list[Job]:
-    """The commands that are measured, over two checkpoints whose elements all differ.
+def write_header(path: Path, count: int, fill: float) -> None:
+    """Write a file of safetensors with tensors of one byte."""
+    import json
 
-    Shards of safetensors have no checksums, which `--quick` compares.
-    """
-    quick = ("--quick",) if unit == "tensors" else ()
+    rows = {
+        name: {"dtype": "U8", "shape": [1], "data_offsets": [row, row + 1]}
+        for row, name in enumerate(names(count))
+    }
+    header = json.dumps(rows, separators=(",", ":")).encode()
+    path.write_bytes(
+        len(header).to_bytes(8, "little") + header + bytes([int(fill)]) * count
+    )
+
+
+def write_other_names(path: Path, count: int, fill: float) -> None:
+    """Save a state dict of tensors that no other `fill` has the name of."""
+    from hashlib import sha256
+    from struct import pack
+
+    letters = bytes.maketrans(b"0123456789", b"ghijklmnop")
+    words = [sha256(f"{fill} {row}".encode()).hexdigest()[:16] for row in range(count)]
+    named = [word.encode().translate(letters).decode() for word in words]
+    write_state(
+        path,
+        [f"{word[:8]}.{word[8:]}.weight" for word in named],
+        (1,),
+        payloads=[pack("<f", fill)],
+    )
+
+
+def write_values(folder: Path, count: int, fill: float) -> None:
+    """Pickle values of each kind in a file of its own."""
+    import pickle
+
+    folder.mkdir()
+    kinds: dict[str, object] = {
+        "sets": [set() for _ in range(count)],
+        "logs": [{"loss": row / 7, "step": row} for row in range(count)],
+        "words": {f"word{row}": row for row in range(count)},
+        "floats": [row / 7 for row in range(count)],
+    }
+    for kind, values in kinds.items():
+        with (folder / f"{kind}.pkl").open("wb") as file:
+            pickle.dump({kind: values, "fill": fill}, file, protocol=2)
+
+
+def of_tensors(before: Path, after: Path) -> list[Job]:
+    """The commands over checkpoints whose elements all differ."""
+    return _usual_jobs(before, after, "--quick")
+
+
+def of_shards(before: Path, after: Path) -> list[Job]:
+    """The same. Shards of safetensors have no checksums, which `--quick` compares."""
+    return _usual_jobs(before, after)
+
+
+def _usual_jobs(before: Path, after: Path, *quick: str) -> list[Job]:
+    if before.is_dir():
+        before, after = before / INDEX, after / INDEX
     return [
         ckpt("`ckpt inspect`", "inspect", before),
         ckpt("`ckpt inspect --tsv`", "inspect", "--tsv", before),
@@ -128,34 +185,102 @@ def jobs(unit: str, before: Path, after: Path) -> list[Job]:
     ]
 
 
-def curves(
-    setting: Setting, tensors: Sequence[int], shards: Sequence[int]
-) -> Iterator[Curve]:
-    """Make the checkpoints one after the other, and measure the jobs on each."""
+def of_headers(before: Path, after: Path) -> list[Job]:
+    """The commands that read no more than a header of safetensors."""
+    more = ("--limit", "header-bytes=1GB")
+    return [
+        ckpt("`ckpt inspect`", "inspect", *more, before),
+        ckpt("`ckpt get`", "get", *more, before),
+        ckpt("`ckpt ls`", "ls", *more, before),
+    ]
 
-    def pair(unit: str, count: int) -> list[Path]:
-        if unit == "tensors":
-            write, suffix, options = write_tensors, ".pth", ()
-        else:
-            write, suffix, options = write_shards, "_shards", ((16, 16),)
-        return [
-            setting.made(
-                setting.folder / f"{side}_{count}{suffix}", write, count, *options, fill
-            )
-            for side, fill in (("before", 0.0), ("after", 1.0))
-        ]
+
+def of_names(before: Path, after: Path) -> list[Job]:
+    """The commands that pair names, over two checkpoints that have none in common."""
+    return [
+        ckpt("`ckpt diff`", "diff", before, after, differs=True),
+        ckpt(
+            "`ckpt warmstart`",
+            "warmstart",
+            before,
+            "--into",
+            after,
+            "--dry-run",
+            differs=True,
+        ),
+        ckpt("`ckpt recipe`", "recipe", before, after, differs=True),
+    ]
+
+
+def of_values(before: Path, after: Path) -> list[Job]:
+    """The commands that look at values, over each kind of them."""
+    more = ("--limit", "memory=4GB")
+    texts = {
+        "sets": "empty sets",
+        "logs": "dicts of a log",
+        "words": "words of a vocabulary",
+        "floats": "floats",
+    }
+    return [
+        ckpt(f"`ckpt {command}`, {text}", command, *more, before / f"{kind}.pkl")
+        for command in ("inspect", "get", "ls")
+        for kind, text in texts.items()
+        if command == "inspect" or kind in ("sets", "floats")
+    ]
+
+
+class Unit(NamedTuple):
+    """What a checkpoint has more and more of, in the plural, and its jobs over two such
+    checkpoints.
+
+    `write` makes one of so many of them at a path with this suffix. The start is of a
+    file that `start` writes.
+    """
+
+    name: str
+    write: Callable[[Path, int, float], None]
+    suffix: str
+    jobs: Callable[[Path, Path], list[Job]]
+    start: str = ""
+
+
+def write_set(folder: Path, count: int, fill: float) -> None:
+    """Save shards of tensors of one number."""
+    write_shards(folder, count, (16, 16), fill)
+
+
+UNITS = {
+    unit.name: unit
+    for unit in (
+        Unit("tensors", write_tensors, ".pth", of_tensors),
+        Unit("shards", write_set, "_shards", of_shards, "tensors"),
+        Unit("tensors in a header", write_header, ".safetensors", of_headers),
+        Unit("other names", write_other_names, "_names.pth", of_names),
+        Unit("values", write_values, "_values", of_values),
+    )
+}
+
+
+def curves(setting: Setting, asked: dict[str, Sequence[int]]) -> Iterator[Curve]:
+    """Make the checkpoints one after the other, and measure the jobs on each.
+
+    `asked` has the counts of each unit.
+    """
 
     def points(
-        unit: str, count: int, of: str, last: Sequence[Point] = ()
+        unit: Unit, count: int, of: Unit, last: Sequence[Point] = ()
     ) -> list[Point]:
         """The points of the jobs of a unit: what they take over so many of
         another one.
         """
-        sides = pair(of, count)
-        print(f"{count:,} {of}", file=sys.stderr)
-        given = jobs(
-            unit, *(sides if of == "tensors" else [side / INDEX for side in sides])
-        )
+        sides = [
+            setting.made(
+                setting.folder / f"{side}_{count}{of.suffix}", of.write, count, fill
+            )
+            for side, fill in (("before", 0.0), ("after", 1.0))
+        ]
+        print(f"{count:,} {of.name}", file=sys.stderr)
+        given = unit.jobs(*sides)
         found = [expected(point, count) for point in last] or [
             Point(count, 0, 0, 0)
         ] * len(given)
@@ -168,15 +293,16 @@ def curves(
         setting.forget(*sides)
         return found
 
-    for unit, counts in (("tensors", tensors), ("shards", shards)):
-        starts = points(unit, 1, "tensors")
+    for name, counts in asked.items():
+        unit = UNITS[name]
+        starts = points(unit, 1, UNITS[unit.start or name])
         columns: list[list[Point]] = []
         for count in counts:
             columns.append(points(unit, count, unit, columns[-1] if columns else ()))
         for job, start, *row in zip(
-            jobs(unit, Path(), Path()), starts, *columns, strict=True
+            unit.jobs(Path(), Path()), starts, *columns, strict=True
         ):
-            yield Curve(job.name, unit, start, row)
+            yield Curve(job.name, name, start, row)
 
 
 def expected(last: Point, count: int) -> Point:
@@ -236,7 +362,7 @@ def curves_of(text: str) -> tuple[dict[str, str | int], int, list[Curve]]:
 
 
 def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str:
-    """The text of the page: one table for tensors, one for shards. Imports tabulate."""
+    """The text of the page: a table for each unit. Imports tabulate."""
     from tabulate import tabulate
 
     from benchmarks.table import machine_line
@@ -308,20 +434,25 @@ def main() -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one document instead of the tables"
     )
-    parser.add_argument(
-        "--tensors",
-        type=numbers,
-        metavar="LIST",
-        default=TENSORS,
-        help="tensors in one file",
-    )
-    parser.add_argument(
-        "--shards",
-        type=numbers,
-        metavar="LIST",
-        default=SHARDS,
-        help="shards of a checkpoint",
-    )
+    defaults = {
+        "tensors": ("tensors", TENSORS, "tensors in one file"),
+        "shards": ("shards", SHARDS, "shards of a checkpoint"),
+        "headers": (
+            "tensors in a header",
+            HEADERS,
+            "tensors in a header of safetensors",
+        ),
+        "names": (
+            "other names",
+            NAMES,
+            "tensors in two files that have no name in common",
+        ),
+        "values": ("values", VALUES, "values in a file"),
+    }
+    for option, (_, counts, text) in defaults.items():
+        parser.add_argument(
+            f"--{option}", type=numbers, metavar="LIST", default=counts, help=text
+        )
     parser.add_argument(
         "--runs",
         type=int,
@@ -330,14 +461,16 @@ def main() -> None:
         help="rounds of each job that is not long",
     )
     options = parser.parse_args()
+    asked = {name: getattr(options, option) for option, (name, *_) in defaults.items()}
     if options.runs < 1 or any(
-        count < 1 for count in chain(options.tensors, options.shards)
+        count < 1 for count in chain.from_iterable(asked.values())
     ):
-        raise SystemExit("--runs, --tensors and --shards must be above zero")
+        raise SystemExit("--runs and all counts must be above zero")
+    asked = {name: counts for name, counts in asked.items() if counts}
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as temporary:
         folder = Path(temporary)
         setting = Setting(Sizes(runs=options.runs), folder, folder)
-        found = list(curves(setting, options.tensors, options.shards))
+        found = list(curves(setting, asked))
         about = machine(folder)
     if options.json:
         import json

@@ -139,9 +139,9 @@ def _is_of(modules: LazyPattern, name: str) -> bool:
     """Tell whether a name is the weight of one of some modules. PEFT puts the name of
     its adapter behind the module.
     """
-    steps = name.split(".")
-    if len(steps) < 2 or steps[-1] != "weight":
+    if not name.endswith(".weight"):
         return False
+    steps = name.rsplit(".", 3)
     if modules.fullmatch(steps[-2]) is not None:
         return True
     if len(steps) < 3 or not steps[-3].startswith("lora_"):

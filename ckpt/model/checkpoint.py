@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import add
 from types import TracebackType
@@ -131,6 +131,15 @@ def names_of(entries: Sequence[Entry]) -> list[str]:
             part.names if isinstance(part, Entries) else [entry.name for entry in part]
         )
     return names
+
+
+def paths_of(entries: Sequence[Entry]) -> Iterator[Path]:
+    """Yield the path of each tensor."""
+    for part in row_parts(entries):
+        if isinstance(part, Entries):
+            yield from map(part.path.__add__, zip(part.keys, strict=True))
+        else:
+            yield from [entry.path for entry in part]
 
 
 def keys_at(entries: Sequence[Entry], depth: int) -> list[str]:

@@ -101,7 +101,7 @@ class Global:
     below 3, `copy_reg` means `copyreg`; from 4 on, a dotted name means attributes.
     """
 
-    __slots__ = ("module", "name", "offset", "protocol")
+    __slots__ = ("module", "name", "offset", "protocol", "qualified")
 
     def __init__(
         self, module: str, name: str, offset: int = 0, protocol: int = 2
@@ -110,10 +110,7 @@ class Global:
         self.name = name
         self.offset = offset
         self.protocol = protocol
-
-    @property
-    def qualified(self) -> str:
-        return f"{self.module}.{self.name}"
+        self.qualified = f"{module}.{name}"
 
 
 class PersistentId:

@@ -75,7 +75,9 @@ else:
             body.update(
                 (field, _tuplegetter(index, "")) for index, field in enumerate(fields)
             )
-            body.update(__slots__=(), _defaults=tuple(given.values()))
+            defaults, least = tuple(given.values()), len(fields) - len(given)
+            rest = {least + count: defaults[count:] for count in range(len(given) + 1)}
+            body.update(__slots__=(), _rest=rest)
             return super().__new__(meta, name, bases, body)
 
         @property
@@ -88,13 +90,10 @@ else:
         """
 
         def __new__(cls, *values, **named):
-            missing = len(cls._fields) - len(values)
-            if named or missing:
-                if named or not 0 < missing <= len(cls._defaults):
-                    values = _filled(cls, values, named)
-                else:
-                    values += cls._defaults[-missing:]
-            return tuple.__new__(cls, values)
+            rest = cls._rest.get(len(values))  # the defaults behind so many values
+            if named or rest is None:
+                return tuple.__new__(cls, _filled(cls, values, named))
+            return tuple.__new__(cls, values + rest)
 
         @classmethod
         def _make(cls, values):

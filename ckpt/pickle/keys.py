@@ -223,6 +223,9 @@ def _count_call_keys(
         elif again.objects:
             pickle.hashed += again.objects
         return
+    if not keys:
+        noted[id(given)] = _Noted(0, (), given)
+        return
     entries, objects = pickle.hashes.entries, len(pickle.hashed)
     try:
         _refuse_crowd(keys, linear=linear)

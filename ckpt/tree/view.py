@@ -44,7 +44,13 @@ UNINITIALIZED = (
 run.
 """
 
-SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteStr})
+SCALAR_NAMES: dict[type, str] = {
+    **{kind: kind.__name__ for kind in (str, int, float, bool, bytes, bytearray)},
+    type(None): "None",
+    ByteStr: "str",
+}
+"""The classes of scalars, and how their types are called."""
+SCALARS = frozenset(SCALAR_NAMES)
 
 
 class View(NamedTuple):
@@ -131,17 +137,13 @@ def look(node: Node) -> View:
     """The view of a node."""
     kind = type(node)
     if kind in SCALARS:
-        return View(
-            "scalar",
-            "str" if kind is ByteStr else "None" if node is None else kind.__name__,
-            node,
-        )
+        return View("scalar", SCALAR_NAMES[kind], node)
     if (
         kind is list or kind is tuple
     ):  # for mypy it may still be a TensorRef, which is a tuple too
-        return View("sequence", kind.__name__, children=cast("Sequence[Node]", node))
+        return View("sequence", kind.__name__, None, (), cast("Sequence[Node]", node))
     if type(node) is Dict:
-        return View("mapping", "dict", keys=node.keys, children=node.values)
+        return View("mapping", "dict", None, node.keys, node.values)
     if type(node) is Set:
         return View(
             "sequence", "frozenset" if node.frozen else "set", children=node.items
@@ -241,7 +243,7 @@ def _object_view(call: Opaque) -> View:
         if data is not None or value is None:
             return View("scalar", name, data)
     keys, children = _object_fields(call, state)
-    return View("object", name, keys=keys, children=children)
+    return View("object", name, None, keys, children)
 
 
 def _persistent_view(kept: Persistent) -> View:
@@ -359,7 +361,7 @@ def _ordered_dict(call: Opaque, name: str) -> View | None:
     keys, values = _mapping_pairs(call)
     metadata = _state_attributes(call).get("_metadata")
     short = name.rpartition(".")[2]
-    return View("mapping", short, keys=keys, children=values, metadata=metadata)
+    return View("mapping", short, None, keys, values, metadata)
 
 
 def _mapping_pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
@@ -413,7 +415,7 @@ def _collection_view(call: Opaque, name: str) -> View | None:
             items += arg
         else:
             return None
-    return View("sequence", short, children=[*items, *call.items])
+    return View("sequence", short, None, (), [*items, *call.items])
 
 
 def _size_view(call: Opaque, name: str) -> View | None:

@@ -42,7 +42,7 @@ from ckpt.tree.find import (
     named_children,
     refuse_repeats,
 )
-from ckpt.tree.view import SCALARS, View, attribute_nodes, look
+from ckpt.tree.view import SCALAR_NAMES, SCALARS, View, attribute_nodes, look
 
 ROW_ITEMS = 100
 """A dict with more scalars than this (a vocabulary) is one value, not one row per
@@ -52,6 +52,8 @@ _PLACED, _PLACES = 100_000, 1_000
 """The most globals and objects that are kept with their names, and the most names of
 each.
 """
+_TOGETHER = 100
+"""The most scalars of a dict that are recorded together."""
 REPEAT_LENGTH = 256
 """A repeated string or list of at least this length is shown only once."""
 
@@ -161,6 +163,13 @@ class _Walk:
         """Record a leaf, or open a container."""
         self._charge_row(path, name)
         out = self._out
+        if type(node) in SCALAR_NAMES and not _is_long(node):
+            out.values.append(_value_row(path, name, node))
+            return None
+        if type(node) is Dict and self._record_scalars(
+            node, path, name, registered, depth
+        ):
+            return None
         tensor = tensor_of(node)
         if registered is not True and id(node) in self._registered:
             # `self.layers = [self.conv1, self.conv2]`, or the parameters of an
@@ -221,7 +230,7 @@ class _Walk:
         if view.type.startswith("numpy.ndarray"):
             self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")
         if _is_row(view):
-            out.values.append(Value(path, name, view.type, node))
+            out.values.append(Value(path, name, view.type, node, None, None))
             if type(node) is Opaque and view.kind == "mapping" and node.states:
                 self._open.add(marker)
                 self._record_attached(node, path, name)
@@ -232,6 +241,37 @@ class _Walk:
                 self._barren[marker] = name, view.type
             return None
         return self._enter_container(node, view, path, name, registered)
+
+    def _record_scalars(
+        self, node: Dict, path: Path, name: str, registered: Registered, depth: int
+    ) -> bool:
+        """Record a small dict of scalars at once, as `_enter_container` would. Tell
+        whether it is one.
+
+        A log of a training has one for each step. Without tensors it leaves no
+        container.
+        """
+        keys, children = node.keys, node.values
+        if registered is False or len(path) < 2 or depth >= self._limits.depth:
+            return False
+        if not 0 < len(children) <= _TOGETHER or not SCALARS.issuperset(
+            map(type, children)
+        ):
+            return False
+        if not are_texts(keys) or len(set(keys)) < len(keys) or "param_groups" in keys:
+            return False
+        if (
+            any(map(_is_long, children))
+            or id(node) in self._open
+            or id(node) in self._barren
+        ):
+            return False
+        for key, child in zip(cast("Sequence[str]", keys), children, strict=True):
+            below, text = (*path, key), f"{name}.{key}"
+            self._charge_row(below, text)
+            self._out.values.append(_value_row(below, text, child))
+        self._barren[id(node)] = name, "dict"
+        return True
 
     def _charge_row(self, path: Path, name: str) -> None:
         """Charge one row. A text with a character beyond Latin takes up to four bytes
@@ -326,24 +366,30 @@ class _Walk:
                 )
 
     def _record_places(self, node: Node, name: str) -> None:
-        places: list[Node | Storage] = [node]
-        if type(node) is Opaque:
-            places += [node.func, *(part for part in node.args if type(part) is Global)]
-            if type(node.func) is PersistentId:
-                places.append(node.func.meaning)
-            elif type(node.func) is Opaque:
-                places += [
-                    node.func.func,
-                    *(part for part in node.func.args if type(part) is Global),
-                ]
-        for place in places:
-            if type(place) is Global or type(place) is Opaque:
-                names = self._out.where.get(id(place))
-                if names is None:
-                    if len(self._out.where) < _PLACED:
-                        self._out.where[id(place)] = [name]
-                elif len(names) < _PLACES:
-                    names.append(name)
+        self._record_place(node, name)
+        if type(node) is not Opaque:
+            return
+        self._record_place(node.func, name)
+        for part in node.args:
+            if type(part) is Global:
+                self._record_place(part, name)
+        if type(node.func) is PersistentId:
+            self._record_place(node.func.meaning, name)
+        elif type(node.func) is Opaque:
+            self._record_place(node.func.func, name)
+            for part in node.func.args:
+                if type(part) is Global:
+                    self._record_place(part, name)
+
+    def _record_place(self, place: Node | Storage, name: str) -> None:
+        """Note the name of a global or an object."""
+        if type(place) is Global or type(place) is Opaque:
+            names = self._out.where.get(id(place))
+            if names is None:
+                if len(self._out.where) < _PLACED:
+                    self._out.where[id(place)] = [name]
+            elif len(names) < _PLACES:
+                names.append(name)
 
     def _enter_container(
         self, node: Node, view: View, path: Path, name: str, registered: Registered
@@ -470,6 +516,15 @@ class _Walk:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
+def _value_row(path: Path, name: str, scalar: Node) -> Value:
+    """Return the row of a scalar, which is made without the checks of a call of the
+    class.
+    """
+    return tuple.__new__(
+        Value, (path, name, SCALAR_NAMES[type(scalar)], scalar, None, None)
+    )
+
+
 def _plain_tensors(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
     """The tensors of nodes that are all plain tensors, and no Parameters; else None."""
     refs = [node if type(node) is TensorRef else _made_by(node) for node in nodes]
@@ -522,6 +577,8 @@ def _is_row(view: View) -> bool:
     if view.type.startswith("numpy.ndarray") and "object" not in view.type:
         return True
     if view.kind == "sequence":
+        if not view.children:
+            return True
         return _holds_rows(view.children) and not _repeats_text(view.children)
     if view.kind != "mapping" or view.metadata is not None:
         return False
@@ -566,8 +623,11 @@ def _is_scalar_row(node: Node) -> bool:
     return type(node) is list and len(node) <= ROW_ITEMS and all(map(is_scalar, node))
 
 
+_LETTERS = (str, bytes, bytearray)
+
+
 def _is_long(value: Node | Storage) -> bool:
-    return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
+    return isinstance(value, _LETTERS) and len(value) >= REPEAT_LENGTH
 
 
 _STEPS = 10_000_000

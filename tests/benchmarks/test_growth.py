@@ -82,7 +82,7 @@ def test_a_point_that_would_take_too_long_is_not_run_and_says_so(
 
     monkeypatch.setattr(timing, "interleaved", interleaved)
     setting = Setting(Sizes(runs=1), tmp_path, tmp_path)
-    found = list(growth.curves(setting, [2, 20], [7]))
+    found = list(growth.curves(setting, {"tensors": [2, 20], "shards": [7]}))
     every = [
         "`ckpt inspect`",
         "`ckpt inspect --tsv`",
@@ -133,15 +133,30 @@ def test_no_document(text: str) -> None:
 def test_a_small_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    rest = ["--headers", "3", "--names", "4", "--values", "6"]
     monkeypatch.setattr(
         "sys.argv",
-        ["growth", "--json", "--tensors", "5,70", "--shards", "2", "--runs", "1"],
+        [
+            "growth",
+            "--json",
+            "--tensors",
+            "5,70",
+            "--shards",
+            "2",
+            "--runs",
+            "1",
+            *rest,
+        ],
     )
     growth.main()
     machine, runs, found = curves_of(capsys.readouterr().out)
     assert runs == 1 and machine["cpus"]
     assert [(row.unit, [point.count for point in row.points]) for row in found] == (
-        [("tensors", [5, 70])] * 4 + [("shards", [2])] * 4
+        [("tensors", [5, 70])] * 4
+        + [("shards", [2])] * 4
+        + [("tensors in a header", [3])] * 3
+        + [("other names", [4])] * 3
+        + [("values", [6])] * 8
     )
     assert all(
         point.cpu > 0 and point.peak_mb > 1

@@ -146,7 +146,9 @@ def pickle(data: bytes) -> None:
             _got(survey, name)
         clean(
             plain_text(
-                content_lines("x.pt", checkpoint.traits.label, top_items(checkpoint))
+                content_lines(
+                    "x.pt", checkpoint.traits.label, *top_items(checkpoint, 40)
+                )
             )
         )
         findings = lint.lint(survey)

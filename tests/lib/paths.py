@@ -30,6 +30,7 @@ class Sides(NamedTuple):
 
 PATHS = {
     "ckpt.tree.walk._MANY": Sides(1, NEVER),
+    "ckpt.tree.walk._TOGETHER": Sides(100, 0),
     "ckpt.formats.common.pickled.LEAST_BYTES": Sides(0, NEVER),
     "ckpt.pickle.skim.tensors._LEAST": Sides(256, 1 << 18),
     "ckpt.pickle.skim.tensors._MOST": Sides(1_024, 1 << 18),
@@ -38,6 +39,8 @@ PATHS = {
     "ckpt.formats.common.columns._FIRST": Sides(2, 16_384),
     "ckpt.formats.common.columns._MOST": Sides(3, 16_384),
     "ckpt.formats.common.safetensors._LEAST": Sides(0, NEVER),
+    "ckpt.formats.common.safetensors._PIECE": Sides(512, 1 << 20),
+    "ckpt.model.names._MANY": Sides(2, NEVER),
     "ckpt.ext.dcp.skim._TRIES": Sides(8, 0),
     "ckpt.ext.dcp.items._AT_ONCE": Sides(NEVER, 0),
     "ckpt.ext.dcp.alike._KEPT": Sides(NEVER, 1),

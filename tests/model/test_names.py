@@ -13,10 +13,12 @@ from ckpt.model.names import (
     Globs,
     dotted_name,
     name_blocks,
+    natural_order,
     natural_sort_key,
     nearest_names,
 )
 from ckpt.model.text import show, show_literal
+from tests.lib.paths import walking
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,47 @@ def test_natural_order_is_total_and_reads_decimals(texts: list[str]) -> None:
     mixed = texts[::-1]
     assert sorted(mixed, key=natural_sort_key) == texts
     assert len(set(map(natural_sort_key, texts))) == len(texts)
+
+
+_PIECES = (
+    "layers",
+    ".",
+    "0",
+    "00",
+    "7",
+    "10",
+    "010",
+    "9" * 19,
+    "0.05",
+    "lr",
+    "\n",
+    "\x01",
+    "é",
+    "",
+)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(_PIECES), max_size=6).map("".join), max_size=40)
+)
+def test_many_names_are_ordered_as_few_are(names: list[str]) -> None:
+    with walking("fast"):
+        many = natural_order(names)
+    with walking("slow"):
+        few = natural_order(names)
+    assert many == few
+    assert [names[row] for row in many] == sorted(names, key=natural_sort_key)
+
+
+def test_usual_names_are_ordered_without_a_key_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = sorted(
+        f"model.layers.{row // 9}.block.{row % 9}.weight" for row in range(3_000)
+    )
+    expected = sorted(names, key=natural_sort_key)
+    monkeypatch.setattr("ckpt.model.names.natural_sort_key", None)
+    assert [names[row] for row in natural_order(names)] == expected
 
 
 def test_globs_cross_dots_and_exclude_wins() -> None:

@@ -19,6 +19,7 @@ from ckpt.commands.inspect.inspect import inspect, tied_weights
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import LimitError
 from ckpt.model.limits import Limits
+from ckpt.tree.view import SCALARS
 
 COUNTS = (3, 63, 64, 65, 2_100)
 PLACES = ("a", "a.b", "a.b.c", "0.state_dict", "beside", "callback", "the root")
@@ -197,3 +198,44 @@ def test_attributes_nest_as_deep_as_the_limit(tmp_path: Path) -> None:
         formats.open(str(path))
     with formats.open(str(path), Limits(depth=400)) as checkpoint:
         assert len(checkpoint.tensors) == 2
+
+
+def logs() -> dict[str, Any]:
+    """Dicts of scalars as trainers log them, and those that look like them."""
+    shared = {"loss": 0.5, "step": 1}
+    rows: list[Any] = [
+        {"loss": 0.1 * step, "step": step, "note": None} for step in range(5)
+    ]
+    text = "x" * 300
+    rows += [
+        shared,
+        shared,
+        {},
+        {"text": text},
+        {"text": text},
+        {1: 2.0},
+        {"a": 1, "b": {"c": 1}},
+    ]
+    rows += [{"param_groups": 1, "state": 2}, {f"n{step}": step for step in range(101)}]
+    rows += [{"": 1}, {"a.b": True, "a": b"c"}, set(), {1}, [{}], (set(),)]
+    rows.append(OrderedDict(loss=1.0))
+    return {
+        "log": rows,
+        "last": {"loss": 1.0},
+        "by": {"epoch": {"loss": 1.0}},
+        "w": torch.ones(2),
+    }
+
+
+def test_logs_are_read_alike_together_and_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    torch.save(logs(), path)
+    views = []
+    for side in ("fast", "slow"):
+        with paths.walking(side), formats.open(str(path), Limits()) as checkpoint:
+            rows = [row._replace(node=None) for row in checkpoint.values]
+            boxes = [row._replace(node=None) for row in checkpoint.containers]
+            nodes = [row.node for row in checkpoint.values if type(row.node) in SCALARS]
+            views.append((rows, boxes, nodes))
+    assert views[0] == views[1]
+    assert ("log", 6) in [row.path for row in views[0][0] if row.same_as == "log.5"]

@@ -6,6 +6,7 @@ import os
 
 from ckpt.commands.get.get import Lookup, first_values, get, lookup_whole, top_items
 from ckpt.commands.get.text import (
+    CHILDREN,
     content_lines,
     get_lines,
     get_text,
@@ -64,10 +65,10 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
                 lookups = get(found.survey, names, limits)
             except UsageError as error:
                 raise _several_files_error(path, names) or error from None
-        elif not json and (items := top_items(checkpoint)):
+        elif not json and (top := top_items(checkpoint, CHILDREN))[0]:
             width = output.screen_width()
             output.write_lines(
-                content_lines(path, checkpoint.traits.label, items, width)
+                content_lines(path, checkpoint.traits.label, *top, width)
             )
             return 0
         else:

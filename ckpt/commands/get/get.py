@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckpt.commands.inspect.document import tensor_json
 from ckpt.commands.inspect.inspect import Row
 from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
-from ckpt.model.checkpoint import Checkpoint, names_of
+from ckpt.model.checkpoint import Checkpoint, looks_of, names_of, paths_of
 from ckpt.model.errors import CkptError, UnreadableError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import ROOT, Path, nearest_names
@@ -134,21 +136,55 @@ class Item(NamedTuple):
     nbytes: int
 
 
-def top_items(checkpoint: Checkpoint) -> list[Item]:
-    """The names at the top of a checkpoint, in file order. A file that is one tensor or
-    one value has none.
+_SORTED = 10_000
+"""Names at the top whose kinds are looked at: more would all be made for it."""
+
+
+def _first_children(children: Sequence[Node], most: int) -> list[int]:
+    """Return the indices of the children that are listed. Where there is no room for
+    all, the few values come before the many tensors.
+    """
+    indices = range(len(children))
+    if not most < len(children) <= _SORTED:
+        return list(indices[:most])
+    return sorted(indices, key=lambda index: look(children[index]).kind == "tensor")[
+        :most
+    ]
+
+
+def top_items(
+    checkpoint: Checkpoint, most: int | None = None
+) -> tuple[list[Item], int]:
+    """Return the first names at the top of a checkpoint, in file order, and how many
+    there are.
+
+    Without `most` all of them are returned. A file that is one tensor or one value has
+    none.
     """
     if tensor_of(checkpoint.root) is not None:
-        return []
-    children = list(named_children(look(checkpoint.root)))
-    counts = {path: [0, 0] for path, _, _ in children}
-    for entry in checkpoint.tensors:
+        return [], 0
+    view = look(checkpoint.root)
+    count = len(view.children)
+    if view.kind == "mapping" and most is not None:  # the others are not made
+        shown = _first_children(view.children, most)
+        view = view._replace(
+            keys=[view.keys[index] for index in shown],
+            children=[view.children[index] for index in shown],
+        )
+    children = list(named_children(view))
+    if view.kind != "mapping":
+        count = len(children)
+    sums = {path: [0, 0] for path, _, _ in children[:most]}
+    tensors = checkpoint.tensors
+    for path, tensor in zip(paths_of(tensors), looks_of(tensors), strict=True):
         # A module has its names one step below.
-        count = counts.get(entry.path[:1]) or counts.get(entry.path[:2])
-        if count is not None:
-            count[0] += 1
-            count[1] += entry.tensor.nbytes
-    return [Item(name, node, *counts[path]) for path, name, node in children]
+        total = sums.get(path[:1]) or sums.get(path[:2])
+        if total is not None:
+            total[0] += 1
+            total[1] += tensor.nbytes
+    return [
+        Item(name, node, *sums[path]) for path, name, node in children[:most]
+    ], count
 
 
 def first_values(

@@ -76,14 +76,14 @@ def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
 
 
 def content_lines(
-    path: str, label: str, items: Sequence[Item], width: int | None = None
+    path: str, label: str, items: Sequence[Item], count: int, width: int | None = None
 ) -> list[Line]:
     """Return the top of a checkpoint: each name with its type, its tensors and their
     bytes.
+
+    `count` names are there, of which `items` are the first.
     """
     rows: list[tuple[str, str]] = []
-    if len(items) > CHILDREN:  # the few values come before the many tensors
-        items = sorted(items, key=lambda item: look(item.node).kind == "tensor")
     for item in items:
         view = look(item.node)
         text = _leaf_text(item.node, view)
@@ -94,9 +94,9 @@ def content_lines(
                 text += f", {tensors}, {size_text(item.nbytes)}"
         rows.append((item.name, text))
     head: Line = [(show(path, None), "head"), ("  ", "")]
-    names = counted_noun(len(items), "name")
+    names = counted_noun(count, "name")
     lines = hanging_lines(head, f"{label}, {names} at the top", width, 2)
-    return lines + _aligned_lines(rows[:CHILDREN], len(rows), width, 1)
+    return lines + _aligned_lines(rows, count, width, 1)
 
 
 def tensor_lines(

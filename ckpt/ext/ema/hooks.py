@@ -184,11 +184,8 @@ def _counters_of(survey: Survey, average: Average) -> list[str]:
     if section is None:
         assert average.model is not None
         every = tensors_by_name(weights_of(survey, average.model))
-        return [
-            name
-            for name, node in every
-            if name in average.drops and id(node) not in held
-        ]
+        drops = set(average.drops)
+        return [name for name, node in every if name in drops and id(node) not in held]
     names = [
         name
         for name, node in tensors_by_name(weights_of(survey, section))

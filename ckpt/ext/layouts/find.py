@@ -14,6 +14,7 @@ from ckpt.ext.layouts.neighbours import (
     Evidence,
     form_of,
     is_of_other_rank,
+    name_in_rank,
     name_likeness,
 )
 from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piece
@@ -433,13 +434,11 @@ class _Finder:
                 else:
                     pieces.setdefault(piece.source, []).append(piece)
         rows: list[Unused] = []
-        self._by_total: dict[tuple[int, tuple[int, ...], DType], list[str]] = {}
+        self._by_total: dict[_Sums, list[str]] = {}
         for leaf in self._sources:
             fibres = self._fibres_of_source(leaf)
             if fibres is not None:
-                self._by_total.setdefault(
-                    (fibres.total, fibres.shape, leaf.dtype), []
-                ).append(leaf.name)
+                self._by_total.setdefault(_sums_of(leaf, fibres), []).append(leaf.name)
         for leaf in self._sources:
             if leaf.name in whole or not leaf.ref.numel:
                 continue
@@ -466,9 +465,9 @@ class _Finder:
     def _copy_of(self, leaf: Leaf, whole: set[str]) -> str | None:
         """A used tensor of A with the same bytes as one that is used nowhere."""
         own = self._fibres_of_source(leaf)
-        if own is None:
+        if own is None or (own.is_constant and name_in_rank(leaf.name) is None):
             return None
-        for name in self._by_total.get((own.total, own.shape, leaf.dtype), ()):
+        for name in self._by_total.get(_sums_of(leaf, own), ()):
             # Constants are equal by chance, unless they are what each rank has.
             may_be = not own.is_constant or is_of_other_rank(leaf.name, name)
             if (
@@ -478,6 +477,22 @@ class _Finder:
             ):
                 return name
         return None
+
+
+_Sums = tuple[int, tuple[int, ...], DType, str | None]
+"""The total, the shape and the dtype of a tensor; of a constant its name within a rank,
+too.
+"""
+
+
+def _sums_of(leaf: Leaf, fibres: Fibres) -> _Sums:
+    """Return what a tensor has in common with its copies.
+
+    Constants are many, and their bytes say nothing: only those with the name for
+    another rank are compared with each other.
+    """
+    name = name_in_rank(leaf.name) if fibres.is_constant else ""
+    return fibres.total, fibres.shape, leaf.dtype, name
 
 
 _SCALED = 64

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, islice
 
 from ckpt.evidence.dialects import dialect_translations
 from ckpt.model.rows import NamedTuple
@@ -102,29 +103,32 @@ class Evidence:
         """The one of several tensors of A that names give a tensor of B, or None where
         they do not say it.
         """
-        return self._one_of(name, self._narrow_candidates(name, candidates))
+        return self._one_of(name, _narrow_candidates(name, candidates, {}))
 
     def decisions(self, candidates: Mapping[str, Sequence[str]]) -> Decisions:
         """The decisions of names on several tensors of B, each with the tensors of A
         that fit by their bytes.
         """
         chosen: dict[str, str] = {}
+        known: dict[int, _Numbered] = {}
+        narrow = {
+            name: _narrow_candidates(name, fitting, known)
+            for name, fitting in candidates.items()
+        }
         while True:
             before = len(chosen)
-            for name, fitting in candidates.items():
+            for name, fitting in narrow.items():
                 if name not in chosen:
-                    one = self.decided(name, fitting)
+                    one = self._one_of(name, fitting)
                     if one is not None:
                         chosen[name] = one
                         self.add_pair(name, [one])
             rest = {
-                name: self._deepest_candidates(
-                    name, self._narrow_candidates(name, fitting)
-                )
-                for name, fitting in candidates.items()
+                name: self._deepest_candidates(name, fitting)
+                for name, fitting in narrow.items()
                 if name not in chosen
             }
-            wanted = Counter([way for best in rest.values() for way in best])
+            wanted = Counter(chain.from_iterable(rest.values()))
             for name, best in rest.items():
                 first = best[0] if len(best) == 1 else _of_ranks(best)
                 is_alone = all(wanted[way] == 1 for way in best)
@@ -139,20 +143,6 @@ class Evidence:
                 return Decisions(
                     chosen, {name: tuple(best) for name, best in rest.items()}
                 )
-
-    def _narrow_candidates(self, name: str, candidates: Sequence[str]) -> Sequence[str]:
-        """The candidates with the numbers of a name, where there are many candidates
-        and some of these.
-        """
-        if len(candidates) <= _MANY:
-            return candidates
-        numbers = form_of(name).numbers
-        same = [
-            candidate
-            for candidate in candidates
-            if form_of(candidate).numbers == numbers
-        ]
-        return same or candidates[:_MANY]
 
     def _one_of(self, name: str, candidates: Sequence[str]) -> str | None:
         """The candidate that stands to a name as other pairs do, or that a table, a
@@ -190,8 +180,13 @@ class Evidence:
         """The candidates that lie deepest in the modules of A of which the module
         around a name is made.
         """
+        votes = self._votes_around(name)
+        if votes is None:
+            return candidates
+        modules, total = votes
         scores = [
-            self._count_shared_modules(name, candidate) for candidate in candidates
+            sum([modules[module] == total for module in parents_of(candidate)])
+            for candidate in candidates
         ]
         most = max(scores, default=0)
         return [
@@ -216,12 +211,19 @@ class Evidence:
         """The number of modules around a candidate that are around all sources of the
         innermost known module around a name.
         """
+        votes = self._votes_around(name)
+        if votes is None:
+            return 0
+        modules, total = votes
+        return sum([modules[module] == total for module in parents_of(candidate)])
+
+    def _votes_around(self, name: str) -> tuple[Counter[str], int] | None:
+        """The votes of the innermost known module around a name, and how many voted."""
         for parent in parents_of(name):
             votes = self._votes.get(parent)
             if votes:
-                total = self._totals[parent]
-                return sum([votes[module] == total for module in parents_of(candidate)])
-        return 0
+                return votes, self._totals[parent]
+        return None
 
     def _translated_names(self, name: str) -> set[str]:
         """The names of A that a table of names says of a name of B."""
@@ -231,6 +233,33 @@ class Evidence:
                 for source, target in translation.names.items():
                     self._dialects.setdefault(target, set()).add(source)
         return self._dialects.get(name, set())
+
+
+_Numbered = dict[tuple[int, ...], dict[str, None]]
+"""Names by the numbers in them, in order."""
+
+
+def _narrow_candidates(
+    name: str, candidates: Sequence[str], known: dict[int, _Numbered]
+) -> Sequence[str]:
+    """The candidates with the numbers of a name, where there are many candidates and
+    some of these.
+
+    `known` has the candidates by their numbers, by the ids of the sequences: many names
+    share one.
+    """
+    if len(candidates) <= _MANY:
+        return candidates
+    numbered = known.get(id(candidates))
+    if numbered is None:
+        numbered = known[id(candidates)] = {}
+        for candidate in candidates:
+            numbered.setdefault(form_of(candidate).numbers, {})[candidate] = None
+    same = numbered.get(form_of(name).numbers)
+    if same is None:
+        return candidates[:_MANY]
+    first = list(islice(same, _MANY))
+    return [*first[:-1], name] if name in same and name not in first else first
 
 
 _ROLES = (
@@ -258,6 +287,14 @@ def role_of(name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def name_in_rank(name: str) -> str | None:
+    """The name of a tensor of the file of a rank without the name of its file, or None
+    for another.
+    """
+    rank = _RANK.match(name)
+    return None if rank is None else name[rank.end() :]
+
+
 def is_of_other_rank(name: str, other: str) -> bool:
     """Tell whether two names in a set of the files of ranks differ by the first number
     of their rank alone.
@@ -275,9 +312,10 @@ def _of_ranks(candidates: Sequence[str]) -> str | None:
     """The first of several tensors whose names differ by the rank of their file alone:
     each rank has a copy of it.
     """
+    if len(candidates) < 2 or not all(map(_RANK.match, candidates)):
+        return None
     plain = {_RANK.sub("", candidate) for candidate in candidates}
-    is_of_ranks = len(candidates) > 1 and all(map(_RANK.match, candidates))
-    return candidates[0] if is_of_ranks and len(plain) == 1 else None
+    return candidates[0] if len(plain) == 1 else None
 
 
 def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) -> bool:

@@ -137,11 +137,12 @@ def _pointers(
     limits: Limits,
 ) -> tuple[tuple[str, str], ...]:
     """The candidates that links and texts point to, with what does."""
-    every = [*links, *_links_above(run.path)]
-    return (
-        *_links_to(run, every, candidates),
-        *_texts_to(run, names, candidates, limits),
-    )
+    every, saves = [*links, *_links_above(run.path)], list(candidates)
+    texts = [
+        _Text(os.path.join(run.path, name), name) for name in names if _is_pointer(name)
+    ]
+    texts += _texts_above(run.path)
+    return (*_links_to(run, every, saves), *_texts_to(texts, saves, limits))
 
 
 def _run_at(path: str) -> Run:
@@ -371,21 +372,50 @@ def _holds_saves(folder: str, limits: Limits, plugins: bool) -> bool:
 # --- what points to a save ------------------------------------------------------------
 
 
+class _Text(NamedTuple):
+    """A small file that may name a save. `run` is the folder of the run, for a text
+    above it.
+    """
+
+    path: str
+    shown: str
+    run: str | None = None
+
+
 def _links_above(path: str) -> list[tuple[str, str]]:
     """The links beside the folder of a run: `last.ckpt` may lead into
     `checkpoints/`.
     """
     above = os.path.dirname(os.path.realpath(path))
+    names = _names_above(above, is_link=True)
+    return [(os.path.join(above, name), f"../{name}") for name in names]
+
+
+def _texts_above(path: str) -> list[_Text]:
+    """The small files of text beside the folder of a run: `latest` may name
+    `checkpoints/epoch_3.pth`.
+    """
+    run = os.path.realpath(path)
+    above = os.path.dirname(run)
+    names = filter(_is_pointer, _names_above(above, is_link=False))
+    return [_Text(os.path.join(above, name), f"../{name}", run) for name in names]
+
+
+def _names_above(above: str, *, is_link: bool) -> list[str]:
+    """The names of the links in the folder above a run, or of its files."""
+    names: list[str] = []
     try:
         with os.scandir(above) as entries:
-            names = [
-                entry.name
-                for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
-                if entry.is_symlink()
-            ]
+            for entry, _ in zip(entries, range(_MOST), strict=False):
+                if entry.is_symlink() if is_link else entry.is_file():
+                    names.append(entry.name)
     except OSError:
         return []
-    return [(os.path.join(above, name), f"../{name}") for name in sorted(names)]
+    return sorted(names)
+
+
+def _is_pointer(name: str) -> bool:
+    return _POINTER.fullmatch(os.path.splitext(name)[0]) is not None
 
 
 def _links_to(
@@ -404,47 +434,63 @@ def _links_to(
 
 
 def _texts_to(
-    run: Run, names: Iterable[str], candidates: Iterable[Candidate], limits: Limits
+    texts: Iterable[_Text], candidates: Iterable[Candidate], limits: Limits
 ) -> Iterator[tuple[str, str]]:
     """Yield the candidates that small files of text name: `latest` of DeepSpeed,
     `last_checkpoint` of detectron2.
     """
     every = list(candidates)
-    by_name = {candidate.name: candidate for candidate in every}
-    for name in names:
-        path = os.path.join(run.path, name)
-        if (
-            name in by_name
-            or _POINTER.fullmatch(os.path.splitext(name)[0]) is None
-            or not os.path.isfile(path)
+    names = {candidate.name for candidate in every}
+    for pointer in texts:
+        if (pointer.run is None and pointer.shown in names) or not os.path.isfile(
+            pointer.path
         ):
             continue
         try:
-            if os.path.getsize(path) > _POINTER_BYTES:
+            if os.path.getsize(pointer.path) > _POINTER_BYTES:
                 continue
-            text = read_file(locate(path), limits, name).decode()
+            text = read_file(locate(pointer.path), limits, pointer.shown).decode()
         except (CkptError, OSError, UnicodeDecodeError):
             continue
+        why = f"{show(pointer.shown, 60)} names it"
         for candidate in every:
-            if _names(text, candidate.name):
-                yield candidate.name, f"{show(name, 60)} names it"
+            if _names(text, candidate.name, pointer.run):
+                yield candidate.name, why
         if (
             text.strip().isdecimal() and len(text.strip()) < 19
         ):  # Megatron writes the number alone
             for candidate in every:
                 if dict(candidate.parsed.place).get("step") == int(text):
-                    yield candidate.name, f"{show(name, 60)} names it"
+                    yield candidate.name, why
 
 
-def _names(text: str, name: str) -> bool:
+def _names(text: str, name: str, run: str | None) -> bool:
     """Tell whether a text has the name of a save as words of its own, whole or without
     its ending.
+
+    `run` is the folder of the run for a text above it, where a path may lead to a save
+    of another run.
     """
     stem = split_ending(name)[0]
-    return any(
-        part in text
-        and re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w-]|\.\w)", text) is not None
-        for part in {name, name if stem.isdecimal() else stem}
+    for part in {name, name if stem.isdecimal() else stem}:
+        if part not in text:
+            continue
+        pattern = rf"(?<![\w.-])(?:([\w.-]+)[/\\])?{re.escape(part)}(?![\w-]|\.\w)"
+        if any(
+            run is None or _leads_into(match[1], run)
+            for match in re.finditer(pattern, text)
+        ):
+            return True
+    return False
+
+
+def _leads_into(folder: str | None, run: str) -> bool:
+    """Tell whether a path through a folder leads into the run, unless it is another
+    folder beside it.
+    """
+    beside = os.path.join(os.path.dirname(run), folder or "")
+    return (
+        folder is None or not os.path.isdir(beside) or os.path.realpath(beside) == run
     )
 
 

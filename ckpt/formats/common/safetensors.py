@@ -9,24 +9,37 @@ begin with `{`.
 from __future__ import annotations
 
 import re
+from array import array
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from math import prod
+from operator import sub
 
 from ckpt.bytes.source import Source
 from ckpt.formats.common.early import is_pickle_too
 from ckpt.formats.common.holes import lost_notices, partial_place
 from ckpt.formats.format import Probe, no_checksums
 from ckpt.model.account import Account
-from ckpt.model.checkpoint import Checkpoint, Entry, Traits, Value
+from ckpt.model.checkpoint import (
+    Checkpoint,
+    Entries,
+    Entry,
+    Storages,
+    Tensors,
+    Traits,
+    Value,
+)
+from ckpt.model.columns import Chain
 from ckpt.model.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits, is_text, parse_json
-from ckpt.model.names import natural_sort_key
+from ckpt.model.names import natural_order
 from ckpt.model.nodes import Dict
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
-from ckpt.model.text import show
+from ckpt.model.text import Json, show
 from ckpt.tree.find import METADATA, metadata_node
 
 NAME = "safetensors"
@@ -44,19 +57,35 @@ the whole tensors.
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
 
-_Row = tuple[DType, tuple[int, ...], int, int]
-"""(dtype, shape as torch counts it, begin, end) of a tensor; offsets count bytes from
-the end of the header.
-"""
+_Kind = tuple[DType, tuple[int, ...]]
+"""(dtype, shape as torch counts it): one object for all tensors that have both."""
+
+
+class Table(NamedTuple):
+    """The tensors of a header in columns. Offsets count bytes from the end of the
+    header.
+    """
+
+    names: list[str]
+    kinds: list[_Kind]
+    begins: array[int]
+    ends: array[int]
+
+    def in_order(self, order: Sequence[int]) -> Table:
+        """Return the table with its rows in another order, by their numbers."""
+        return Table(
+            list(map(self.names.__getitem__, order)),
+            list(map(self.kinds.__getitem__, order)),
+            array("Q", map(self.begins.__getitem__, order)),
+            array("Q", map(self.ends.__getitem__, order)),
+        )
 
 
 class Header(NamedTuple):
-    """The header of a file: the offset of its data, its tensors by name, and its
-    metadata.
-    """
+    """The header of a file: the offset of its data, its tensors, and its metadata."""
 
     begin: int
-    tensors: dict[str, _Row]
+    tensors: Table
     texts: dict[str, str]
 
 
@@ -118,7 +147,7 @@ def read_header(
     data = head[8:begin] if begin <= len(head) else source.read(8, length)
     if length >= _LEAST or is_shard:
         usual = _parse_usual_header(data, budget)
-        if usual is not None and len(usual[0]) <= limits.entries:
+        if usual is not None and len(usual[0].names) <= limits.entries:
             parsed, texts = usual
             _check_cover(parsed, source, begin, is_cut=is_cut)
             return Header(begin, parsed, texts)
@@ -144,7 +173,7 @@ def read_header(
             limits.entries,
         )
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
-    parsed = {name: _parse_entry(name, fields) for name, fields in header.items()}
+    parsed = _parse_table(header)
     _check_cover(parsed, source, begin, is_cut=is_cut)
     return Header(begin, parsed, texts)
 
@@ -181,9 +210,26 @@ _LEAST = 16_384
 """The size of a header from which on the expression is worth to be compiled."""
 
 
+_PIECE = 1 << 20
+"""Bytes of a header that are cut at once: the parts take six times as much memory."""
+
+
+def _parse_table(header: dict[str, Json]) -> Table:
+    """The tensors of a header that JSON has read. Raises UnreadableError."""
+    kinds: dict[_Kind, _Kind] = {}
+    table = Table(list(header), [], array("Q"), array("Q"))
+    for name, fields in header.items():
+        dtype, shape, begin, end = _parse_entry(name, fields)
+        kind = (dtype, shape)
+        table.kinds.append(kinds.setdefault(kind, kind))
+        table.begins.append(begin)
+        table.ends.append(end)
+    return table
+
+
 def _parse_usual_header(
     data: bytes, budget: Budget
-) -> tuple[dict[str, _Row], dict[str, str]] | None:
+) -> tuple[Table, dict[str, str]] | None:
     """Return (the tensors, the metadata) of a header that the library wrote.
 
     Return None for any other header, damaged or not.
@@ -200,41 +246,102 @@ def _parse_usual_header(
         )
     except LimitError:
         return None
-    text = data.decode("ascii")
-    parts = re.split(_USUAL, text)
-    names, kinds, shapes = parts[1::6], parts[2::6], parts[3::6]
-    first, last = parts[0] if parts else "", parts[-1] if parts else ""
-    if (
-        not names
-        or set(parts[6:-1:6]) > {","}
-        or last.rstrip(" ") != "}"
-        or len(set(names)) < len(names)
-    ):
+    cut = _cut_header(data)
+    if cut is None:
+        return None
+    names = cut.names
+    if METADATA in names or len(set(names)) < len(names):
         return None
     texts: dict[str, str] = {}
-    if METADATA in names or first != "{":
-        pairs = None if METADATA in names else _parse_usual_metadata(first)
+    if cut.first != "{":
+        pairs = _parse_usual_metadata(cut.first)
         if pairs is None:
             return None
         texts = dict(pairs)
     budget.hold(len(data))
     budget.claim(len(names))
-    budget.charge(
-        len(names) * _ENTRY + len(texts) * _VALUE + len(text), "the safetensors header"
+    cost = len(names) * _ENTRY + len(texts) * _VALUE + len(data)
+    budget.charge(cost, "the safetensors header")
+    kinds = _parse_kinds(cut)
+    table = Table(
+        names, list(map(kinds.__getitem__, cut.kind_of)), cut.begins, cut.ends
     )
-    begins, ends = map(int, parts[4::6]), map(int, parts[5::6])
-    templates: dict[tuple[str, str], _Row] = {}
-    rows: dict[str, _Row] = {}
-    for name, kind, shape, begin, end in zip(
-        names, kinds, shapes, begins, ends, strict=True
-    ):
-        like = templates.get((kind, shape))
-        if like is None or end - begin != like[3] - like[2]:
-            sizes = list(map(int, shape.split(","))) if shape else []
-            fields = {"dtype": kind, "shape": sizes, "data_offsets": [begin, end]}
-            like = templates[kind, shape] = _parse_entry(name, fields)
-        rows[name] = (like[0], like[1], begin, end)
-    return rows, texts
+    return table, texts
+
+
+class _Numbers(dict[tuple[str, str, int], int]):
+    """The numbers of the kinds of tensors, in the order in which they are asked for.
+
+    The key of a kind is (the text of its dtype, the text of its shape, its bytes).
+    """
+
+    def __missing__(self, key: tuple[str, str, int]) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class _Cut(NamedTuple):
+    """The parts of a usual header: `first` is what precedes the first tensor."""
+
+    first: str
+    names: list[str]
+    numbers: _Numbers
+    kind_of: array[int]
+    begins: array[int]
+    ends: array[int]
+
+
+def _cut_header(data: bytes) -> _Cut | None:
+    """Return the parts of a header, or None for a header that the library did not
+    write.
+    """
+    names: list[str] = []
+    numbers, kind_of = _Numbers(), array("I")
+    begins, ends = array("Q"), array("Q")
+    first = last = ""
+    position = 0
+    while position < len(data):
+        piece = data[position : position + _PIECE].decode("ascii")
+        parts = re.split(_USUAL, piece)
+        gaps, last = parts[:-1:6], parts[-1]
+        if not gaps:
+            break
+        if not position:
+            first = gaps.pop(0)
+        if not {","}.issuperset(gaps):
+            return None
+        position += len(piece) - len(last)
+        names += parts[1::6]
+        first_new = len(begins)
+        begins.extend(map(int, parts[4::6]))
+        ends.extend(map(int, parts[5::6]))
+        sizes = map(sub, ends[first_new:], begins[first_new:])
+        keys = zip(parts[2::6], parts[3::6], sizes, strict=True)
+        kind_of.extend(map(numbers.__getitem__, keys))
+    is_end = len(last) == len(data) - position and last.rstrip(" ") == "}"
+    return (
+        _Cut(first, names, numbers, kind_of, begins, ends) if names and is_end else None
+    )
+
+
+def _parse_kinds(cut: _Cut) -> list[_Kind]:
+    """The kinds by their numbers. Raises UnreadableError for the first tensor that
+    cannot be.
+    """
+    rows = range(len(cut.names))
+    firsts = dict(zip(reversed(cut.kind_of), reversed(rows), strict=True))
+    same: dict[_Kind, _Kind] = {}
+    kinds: list[_Kind] = []
+    for (dtype, shape, _), number in cut.numbers.items():
+        row = firsts[number]
+        fields: dict[str, Json] = {
+            "dtype": dtype,
+            "shape": list(map(int, shape.split(","))) if shape else [],
+            "data_offsets": [cut.begins[row], cut.ends[row]],
+        }
+        kind = _parse_entry(cut.names[row], fields)[:2]
+        kinds.append(same.setdefault(kind, kind))
+    return kinds
 
 
 @lru_cache(maxsize=4)
@@ -303,25 +410,20 @@ def _are_whole_numbers(numbers: object) -> bool:
     )
 
 
-def _check_cover(
-    parsed: dict[str, _Row], source: Source, start: int, *, is_cut: bool
-) -> None:
+def _check_cover(table: Table, source: Source, start: int, *, is_cut: bool) -> None:
     """Check that the tensors fill the file from `start` to its end without a gap, an
     overlap or bytes after them.
 
     Of a file that is cut off the end is not looked at.
     """
     position = 0
-    for name, (_, _, begin, end) in sorted(
-        parsed.items(), key=lambda item: item[1][2:]
-    ):
-        if begin != position:
-            kind = "overlap another tensor" if begin < position else "leave a gap"
-            raise UnreadableError(
-                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, "
-                f"expected byte {position:,}"
-            )
-        position = end
+    begins, ends = table.begins, table.ends
+    if (
+        begins[:1] == array("Q", [0]) and begins[1:] == ends[:-1]
+    ):  # each after the one before
+        position = ends[-1]
+    else:
+        position = _check_order(table)
     if is_cut:
         return
     size = source.size - start
@@ -341,13 +443,44 @@ def _check_cover(
         )
 
 
+def _check_order(table: Table) -> int:
+    """Return the end of the last tensor. Raises UnreadableError for a gap or an
+    overlap.
+    """
+    position = 0
+    spans = list(zip(table.begins, table.ends, strict=True))
+    for row in sorted(range(len(spans)), key=spans.__getitem__):
+        begin, end = spans[row]
+        if begin != position:
+            kind = "overlap another tensor" if begin < position else "leave a gap"
+            raise UnreadableError(
+                f"tensor {show(table.names[row], 80)}: its bytes {begin:,} to {end:,} "
+                f"{kind},"
+                f" expected byte {position:,}"
+            )
+        position = end
+    return position
+
+
 def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
+    table = header.tensors.in_order(natural_order(header.tensors.names))
+    header = header._replace(tensors=table)
     root = Dict()
-    entries: list[Entry] = []
     make = Maker(probe.file, header)
-    for index, name in enumerate(sorted(header.tensors, key=natural_sort_key)):
-        entries.append(make(f"{probe.mark}{index}", name))
-    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    ids = [f"{probe.mark}{row}" for row in range(len(table.names))]
+    entries: Sequence[Entry]
+    storages: Sequence[Storage]
+    if (
+        header.begin + max(table.ends, default=0) > probe.file.size
+    ):  # of a file that is cut off
+        entries = [make(id, row) for row, id in enumerate(ids)]
+        storages = make.storages
+        root.set(table.names, [entry.tensor for entry in entries])
+    else:
+        tensors = make.column(ids)
+        entries = Entries((), table.names, table.names, tensors)
+        storages = tensors.storages
+        root.set(table.names, tensors)
     if header.texts:
         root.set([METADATA], [metadata_node(header.texts)])
     return Checkpoint(
@@ -356,10 +489,10 @@ def _make_checkpoint(probe: Probe, header: Header) -> Checkpoint:
         traits=TRAITS,
         nbytes=probe.size,
         root=root,
-        tensors=tuple(entries),
-        storages=make.storages,
+        tensors=Chain(entries),
+        storages=Chain(storages),
         values=tuple(values_of(header.texts)),
-        account=Account(tuple(lost_notices(entries, make.short))),
+        account=Account(tuple(lost_notices(entries, make.short)) if make.short else ()),
         sources=(probe.file,),
     )
 
@@ -373,7 +506,9 @@ def values_of(texts: dict[str, str]) -> list[Value]:
 
 
 class Maker:
-    """Makes the tensors of a header. `storages` are those that it has made."""
+    """Makes the tensors of a header. `storages` are those that it has made one
+    by one.
+    """
 
     def __init__(self, source: Source, header: Header) -> None:
         self.storages: list[Storage] = []
@@ -381,29 +516,78 @@ class Maker:
         """Storages of which not all bytes are there, because the file is cut off."""
         self._source = source
         self._header = header
-        self._known: dict[tuple[str, tuple[int, ...]], tuple[object, ...]] = {}
+        self._looks: dict[int, TensorRef] = {}
+        """A tensor of each kind, by the id of the kind, over a storage without
+        a place.
+        """
 
-    def __call__(self, id: str, name: str) -> Entry:
-        """The tensor with this name, over a storage with this id."""
-        dtype, shape, start, end = self._header.tensors[name]
-        new, nbytes = tuple.__new__, end - start
-        first = self._header.begin + start
+    def __call__(self, id: str, row: int) -> Entry:
+        """The tensor in a row of the header, over a storage with this id."""
+        table, new = self._header.tensors, tuple.__new__
+        name, begin = table.names[row], table.begins[row]
+        look = self._look_of(table.kinds[row], table.ends[row] - begin)
+        nbytes, first = look.storage.nbytes, self._header.begin + begin
         place: Place = new(Range, (self._source, first, nbytes, None, False, None))
         is_short = nbytes and first + nbytes > self._source.size
         if is_short:
             place = partial_place(nbytes, f"tensor {show(name, 80)} is not whole")
-        storage = new(Storage, (id, None, dtype, nbytes, place, None))
+        storage = new(Storage, (id, None, look.dtype, nbytes, place, None))
         if is_short:
             self.short[storage] = 0
-        view = self._known.get((dtype.name, shape))
-        if view is None:
-            view = tensor_ref(storage, dtype, shape, contiguous(shape), 0)[1:]
-            self._known[dtype.name, shape] = view
         self.storages.append(storage)
         return new(
             Entry,
-            ((name,), name, new(TensorRef, (storage, *view)), None, None, True, True),
+            (
+                (name,),
+                name,
+                new(TensorRef, (storage, *look[1:])),
+                None,
+                None,
+                True,
+                True,
+            ),
         )
+
+    def column(self, ids: Sequence[str]) -> Tensors:
+        """All tensors, which are whole, over storages with these ids."""
+        table, source, base = self._header.tensors, self._source, self._header.begin
+        looks = list(
+            map(self._look_of, table.kinds, map(sub, table.ends, table.begins))
+        )
+        storages = [look.storage for look in looks]
+
+        def make(first: int, last: int) -> list[Storage]:
+            new = tuple.__new__
+            _, devices, dtypes, sizes, *_ = zip(*storages[first:last], strict=True)
+            offsets = map(base.__add__, table.begins[first:last])
+            rest = (repeat(None), repeat(False), repeat(None))
+            places = map(
+                new,
+                repeat(Range),
+                zip(repeat(source), offsets, sizes, *rest, strict=False),
+            )
+            fields = zip(
+                ids[first:last],
+                devices,
+                dtypes,
+                sizes,
+                places,
+                repeat(None),
+                strict=False,
+            )
+            return list(map(new, repeat(Storage), fields))
+
+        return Tensors(Storages(ids, make, storages), looks)
+
+    def _look_of(self, kind: _Kind, nbytes: int) -> TensorRef:
+        """A tensor of a kind, and a storage of so many bytes, without a place."""
+        look = self._looks.get(id(kind))
+        if look is None:
+            dtype, shape = kind
+            storage = Storage("", None, dtype, nbytes, None)
+            look = tensor_ref(storage, dtype, shape, contiguous(shape), 0)
+            self._looks[id(kind)] = look
+        return look
 
 
 checksums = no_checksums

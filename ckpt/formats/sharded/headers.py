@@ -22,7 +22,7 @@ from ckpt.model.account import Account, Notice
 from ckpt.model.checkpoint import Checkpoint, Container, Entry, Value
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits
-from ckpt.model.names import natural_sort_key
+from ckpt.model.names import natural_order
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage
@@ -94,18 +94,18 @@ def of_headers(
     copies: Copies = frozenset(),
 ) -> Checkpoint:
     """Return one checkpoint over shards, without the `copies`."""
-    pairs = [
-        (natural_sort_key(name), name, shard)
+    rows = [
+        (shard, row, name)
         for shard in shards
-        for name in shard.header.tensors
+        for row, name in enumerate(shard.header.tensors.names)
         if not copies or (shard.name, name) not in copies
     ]
-    pairs.sort(key=lambda pair: pair[0])
     makers = {shard.mark: Maker(shard.source, shard.header) for shard in shards}
     entries: list[Entry] = []
-    for _, name, shard in pairs:
+    for index in natural_order([name for _, _, name in rows]):
+        shard, row, _ = rows[index]
         make = makers[shard.mark]
-        entries.append(make(f"{shard.mark}{len(make.storages)}", name))
+        entries.append(make(f"{shard.mark}{len(make.storages)}", row))
     names = [entry.name for entry in entries]
     root = Dict()
     root.set(names, [entry.tensor for entry in entries])

@@ -185,7 +185,7 @@ def names_in(probe: Probe, location: Location, limits: Limits) -> list[str] | No
     shard = read_shard("", "", location, limits, probe.budget.copy())
     if shard is not None:
         shard.source.close()
-        return list(shard.header.tensors)
+        return list(shard.header.tensors.names)
     try:
         with probe.open(location, f"{probe.mark}beside:") as checkpoint:
             return names_of(checkpoint.tensors)
@@ -237,9 +237,9 @@ def is_one(folder: Location, shards: ShardSet, limits: Limits) -> bool:
         shard = read_shard(name, "", location, limits, Budget(limits))
         if shard is not None:
             shard.source.close()
-            if not seen.isdisjoint(shard.header.tensors):
+            if not seen.isdisjoint(shard.header.tensors.names):
                 return False
-            seen.update(shard.header.tensors)
+            seen.update(shard.header.tensors.names)
     return True
 
 

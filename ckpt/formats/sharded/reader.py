@@ -144,7 +144,7 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
     usual = read_shards(layout.folder, layout.places, marks, limits, probe.budget)
     if usual is not None:
         try:
-            held = [(shard.name, shard.header.tensors) for shard in usual]
+            held = [(shard.name, shard.header.tensors.names) for shard in usual]
             notices, copies = _compare_index(layout, held)
             checkpoint = of_headers(
                 probe.path, usual, (*layout.notices, *notices), copies

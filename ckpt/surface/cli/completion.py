@@ -131,7 +131,7 @@ def _tensor_names(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _all_names(checkpoint: Checkpoint) -> Iterator[str]:
-    yield from (item.name for item in top_items(checkpoint))
+    yield from (item.name for item in top_items(checkpoint)[0])
     yield from (value.name for value in checkpoint.values)
     yield from _tensor_names(checkpoint)
 

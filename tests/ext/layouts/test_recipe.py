@@ -247,6 +247,42 @@ def test_names_decide_only_where_they_say_it(tmp_path: Path) -> None:
         ckpt.recipe(a, b, assume=["nothing=h.0.one.weight"])
 
 
+def test_many_constants_go_to_their_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpt.ext.layouts.neighbours._MANY", 3)
+    zeros = np.zeros((2, 3), np.float32)
+    names = [f"{word}.weight" for word in ("ab", "cd", "ef", "gh", "ij", "kl")]
+    a = relaid.saved(dict.fromkeys(names, zeros), tmp_path / "a.pth")
+    b = relaid.saved(dict.fromkeys(reversed(names), zeros), tmp_path / "b.pth")
+    report = ckpt.recipe(a, b)
+    sources = {
+        row.name: [piece.source for piece in row.pieces or ()] for row in report.made
+    }
+    assert sources == {name: [name] for name in names}
+
+
+def test_many_constants_are_not_compared_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(name: str, other: str) -> bool:
+        asked.append(name)
+        return False
+
+    monkeypatch.setattr("ckpt.ext.layouts.find.is_of_other_rank", counted)
+    zeros = np.zeros((2, 3), np.float32)
+    a, b = (
+        relaid.saved(
+            {f"{side}{row}.w": zeros for row in range(40)}, tmp_path / f"{side}.pth"
+        )
+        for side in "ab"
+    )
+    assert not ckpt.recipe(a, b).is_whole
+    assert not asked
+
+
 def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     weight, other = (rng.standard_normal((8, 16), dtype=np.float32) for _ in range(2))

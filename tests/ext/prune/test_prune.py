@@ -703,6 +703,45 @@ def test_links_stay(tmp_path: Path) -> None:
     assert found["epoch_2.pth"] == "../good links to it"
 
 
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("epoch_1.pth", True),
+        ("run/epoch_1.pth\n", True),
+        ("/data/run/epoch_1", True),
+        ("gone/epoch_1.pth", True),  # the folder may have been renamed
+        ("also/epoch_1.pth", True),
+        ("other/epoch_1.pth", False),
+        ("./epoch_1.pth", False),
+        ("other/epoch_1.pth run/epoch_1.pth", True),
+        ("epoch_10.pth", False),
+    ],
+)
+def test_a_text_beside_the_folder_names_a_save(
+    tmp_path: Path, text: str, is_named: bool
+) -> None:
+    epochs(tmp_path / "run", 4)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "also").symlink_to("run")
+    (tmp_path / "latest").write_text(text)
+
+    named = {"epoch_1.pth"} if is_named else set()
+    assert (
+        set(may_go(tmp_path / "run"))
+        == {"epoch_0.pth", "epoch_1.pth", "epoch_2.pth"} - named
+    )
+    assert (
+        reasons(tmp_path / "run")["epoch_1.pth"] == "../latest names it"
+    ) is is_named
+
+
+def test_a_text_of_another_name_beside_the_folder_says_nothing(tmp_path: Path) -> None:
+    epochs(tmp_path / "run", 4)
+    (tmp_path / "notes.txt").write_text("epoch_1.pth")
+
+    assert "epoch_1.pth" in may_go(tmp_path / "run")
+
+
 def test_hard_links_are_said(tmp_path: Path) -> None:
     epochs(tmp_path, 2)
     os.link(tmp_path / "epoch_0.pth", tmp_path / "last.pth")

@@ -43,6 +43,10 @@ def both(data: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     path.write_bytes(data)
     alone = read(path, monkeypatch, 1 << 40)
     assert read(path, monkeypatch, 0) == alone
+    for piece in (130, 131, 200, 1_000):  # most tensors have 70 bytes
+        with monkeypatch.context() as small:
+            small.setattr(reader, "_PIECE", piece)
+            assert read(path, small, 0) == alone
     return alone
 
 
@@ -72,6 +76,8 @@ MANY = "[" + 70 * "1," + "4]"
 HEADERS = {
     "four": f"{{{FOUR}}}",
     "padded": f"{{{FOUR}}}   ",
+    "padded by more than a piece": f"{{{FOUR}}}" + 1_500 * " ",
+    "more behind the padding": f"{{{FOUR}}}" + 1_500 * " " + "x",
     "metadata": f'{{"__metadata__":{{"a":"b"}},{FOUR}}}',
     "empty metadata": f'{{"__metadata__":{{}},{FOUR}}}',
     "metadata twice": f'{{"__metadata__":{{"a":"b"}},"__metadata__":{{"a":"c"}},{FOUR}}}',

@@ -137,11 +137,11 @@ def _of_another_base(
             "model, or one of its kind."
         )
     else:
+        beginnings = dict.fromkeys(map(_first_words, names))
+        listed = and_more([show(beginning, 60) for beginning in beginnings], 4)
         yield Statement(
             "The file does not say which model it was trained on. The layers that it "
-            "changes"
-            " begin with "
-            f"{and_more([show(begin, 60) for begin in dict.fromkeys(_first_words(name) for name in names)], 4)}."
+            f"changes begin with {listed}."
         )
 
 
@@ -206,7 +206,11 @@ def _first_words(name: str) -> str:
     )
 
 
-_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 1280: "the second text encoder of SDXL"}  # fmt: skip
+_WIDTHS = {
+    768: "Stable Diffusion 1",
+    1024: "Stable Diffusion 2",
+    1280: "the second text encoder of SDXL",
+}
 """The width of an embedding of textual inversion -> the models whose text encoder has
 it.
 """

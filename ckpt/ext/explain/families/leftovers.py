@@ -144,11 +144,20 @@ def _block_of(name: str, blocks: Collection[str]) -> str:
 
 _TABLES = frozenset(
     (
-        "pe", "pos_table", "inv_freq", "freqs_cis", "cos_cached", "sin_cached", "position_ids",
-        "masked_bias", "attn_mask", "causal_mask", "relative_position_index",
+        "pe",
+        "pos_table",
+        "inv_freq",
+        "freqs_cis",
+        "cos_cached",
+        "sin_cached",
+        "position_ids",
+        "masked_bias",
+        "attn_mask",
+        "causal_mask",
+        "relative_position_index",
         "relative_coords_table",
     )
-)  # fmt: skip
+)
 """The last words of buffers that a model makes when it is built: positions and
 masks.
 """

@@ -148,7 +148,12 @@ _OF_RANDOM = re.compile(
 
 _OTHER_SIZE = re.compile(r"RNG state is wrong size|input RNG state size")
 _OF_CPU = (5048, 5056)
-_OF_GPU = {8: "a GPU in newer versions of torch", 16: "a GPU in newer versions of torch", 808: "a GPU in torch 1", 816: "a GPU in torch 1"}  # fmt: skip
+_OF_GPU = {
+    8: "a GPU in newer versions of torch",
+    16: "a GPU in newer versions of torch",
+    808: "a GPU in torch 1",
+    816: "a GPU in torch 1",
+}
 """Bytes of the state of a generator on a GPU -> who writes so many."""
 
 
