@@ -18,6 +18,7 @@ from ckpt.elements.blocks import elements, is_dense, same_bytes, slice_of
 from ckpt.elements.cast import AVERAGED, can_cast
 from ckpt.elements.computed import Computed, can_cut
 from ckpt.elements.fill import fill_buffer
+from ckpt.elements.sums import dot_product
 from ckpt.ext.adapters import products
 from ckpt.ext.adapters.base import Base
 from ckpt.ext.adapters.merge import new_tensor
@@ -237,11 +238,11 @@ def _box_sums(
     change, wanted, unit = change.reshape(-1), wanted.reshape(-1), unit.reshape(-1)
     return Sums(
         int(change.size),
-        float(np.dot(change, change)),
-        float(np.dot(change, wanted)),
-        float(np.dot(wanted, wanted)),
-        float(np.dot(unit, unit)),
-        float(np.dot(weighted, weighted)),
+        dot_product(change, change),
+        dot_product(change, wanted),
+        dot_product(wanted, wanted),
+        dot_product(unit, unit),
+        dot_product(weighted, weighted),
         int(np.count_nonzero(is_visible)),
         int(np.count_nonzero(is_kept)),
         int(np.count_nonzero(is_beyond)),
