@@ -122,9 +122,10 @@ def plan_merge(
 def _quantised_error(path: str, label: str) -> UnsupportedError:
     """The error for a base whose tensors hold codes: a sum of codes and weights is nothing."""
     return UnsupportedError(
-        f"holds {label}, to which nothing can be added",
+        f"holds {label}, to which nothing can be added: merge into the weights that it was "
+        "quantised from, or into floats made of it",
         path=path,
-        hint="merge into the weights that it was quantised from, and quantise the result",
+        way=("convert", "--dequantize"),
     )
 
 

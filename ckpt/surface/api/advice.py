@@ -25,6 +25,7 @@ SUFFIXES = {
     "convert": ".converted",
     "convert --plain": ".plain",
     "convert --complete-optimizer": ".complete",
+    "convert --dequantize": ".floats",
     "warmstart": ".warm",
     "salvage": ".whole",
     "average": ".average",
@@ -33,6 +34,8 @@ SUFFIXES = {
 """Command -> the suffix, in what a command suggests and in commands that others suggest."""
 _COMPLETE = "--complete-optimizer"
 _WITH_CONFIG = "--with-config"
+_SUFFIXED = ("--plain", "--dequantize")
+"""Options of convert that have a suffix of their own."""
 _SHARD_BYTES = 5_000_000_000
 """Bytes of weights that are written as one file; more of them as shards."""
 _SECTIONS = 8
@@ -153,7 +156,8 @@ class Ways:
             return path_beside(self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes)
         if _WITH_CONFIG in words:
             return path_beside(self._survey.path, SUFFIXES["strip"], ())
-        suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
+        option = next((word for word in _SUFFIXED if word in words), None)
+        suffix = SUFFIXES[words[0] if option is None else f"convert {option}"]
         checkpoint = self._survey.checkpoint
         stays = words[0] != "convert" or ("--plain" in words and checkpoint.traits.is_folder)
         return formats.out_beside(checkpoint, suffix, same_format=stays)
@@ -165,9 +169,9 @@ def _command_options(words: Sequence[str]) -> Sequence[str]:
 
 
 def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
-    """Give an error the command that works instead, where it names one."""
+    """Give an error the command that works instead, where it names one. Its own hint stays where none does."""
     if error.way is not None:
-        error.hint = Ways(survey, limits).way(error.way).text
+        error.hint = Ways(survey, limits).way(error.way).text or error.hint
 
 
 def _lacks_bytes(checkpoint: Checkpoint) -> bool:

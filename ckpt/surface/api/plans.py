@@ -92,6 +92,13 @@ def _plan_report(survey: Survey, words: tuple[str, ...], format: str, limits: Li
         from ckpt.commands.rehome.rehome import moves, rehome
 
         survey = Survey(rehome(survey, moves(to, []), limits).result)
+    if "--dequantize" in words:
+        decoded: RewriteReport = load_hook("quantised").dequantised(survey, limits)
+        if not decoded.changes:
+            raise UnsupportedError(decoded.nothing)
+        rest = [word for word in words if word != "--dequantize"]
+        report = _plan_report(Survey(decoded.result), tuple(rest), format, limits)
+        return report._replace(changes=(*decoded.changes, *report.changes))
     return convert(
         survey,
         format,
