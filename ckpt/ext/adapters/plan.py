@@ -5,8 +5,9 @@ Each tensor of an adapter has one place, or nothing is planned. Two places that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Literal
 
 from ckpt.elements.cast import AVERAGED
@@ -67,8 +68,15 @@ class Plan(NamedTuple):
     pairs: tuple[Pair, ...]
     targets: tuple[Target, ...]
     shifts: tuple[tuple[Shift, ...], ...]
+    untied: Mapping[str, str] = MappingProxyType({})
+    """Weights that are new, because the base shares them with an embedding -> its name."""
     copies: tuple[tuple[str, Entry], ...] = ()
     """Tensors of a checkpoint of training that the base may have too: the name in the base, and the tensor."""
+
+
+_HEAD = "lm_head"
+"""The layer that a base without a tensor of its own shares with the embedding."""
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
 
 
 class _Change:
@@ -95,6 +103,7 @@ class Planner:
         self._met_by: Names = {}
         self._shown_ways: set[bool] | None = None
         self._names: dict[int, tuple[str, str]] = {}
+        self._untied: dict[str, str] = {}
 
     def plan(self) -> Plan:
         """The plan for all adapters, each after the other."""
@@ -102,7 +111,12 @@ class Planner:
             self._add_adapter(index, adapter)
         targets = [self._make_target(name, change) for name, change in self._changes.items()]
         return Plan(
-            self._adapters, tuple(self._pairs), tuple(targets), tuple(self._shifts), tuple(self._copies)
+            self._adapters,
+            tuple(self._pairs),
+            tuple(targets),
+            tuple(self._shifts),
+            self._untied,
+            tuple(self._copies),
         )
 
     def _weight(self, index: int) -> float:
@@ -118,6 +132,9 @@ class Planner:
         met, shifts = self._meet_layers(adapter, renamed)
         self._shifts.append(tuple(shifts))
         self._add_wholes(adapter, shifts)
+        for layer in adapter.layers:
+            if layer.module not in met and self._untie_head(layer, renamed[layer.module]):
+                met[layer.module] = renamed[layer.module]
         self._refuse_unmet(adapter, [layer for layer in adapter.layers if layer.module not in met])
         self._met_by, self._shown_ways = met, None
         for layer in adapter.layers:
@@ -187,6 +204,27 @@ class Planner:
             hint = f"{words} leaves them out"
         raise UsageError(f"lacks {what}", path=self._base.path, hint=hint)
 
+    def _untie_head(self, layer: Layer, module: str) -> bool:
+        """Give a head that the base shares with its embedding a tensor of its own.
+
+        Returns False for any other layer. What the adapter learned is about the head alone:
+        added to the embedding, it would change the input too.
+        """
+        name = f"{module}.weight"
+        if module.rpartition(".")[2] != _HEAD or layer.is_embedding:
+            return False
+        shape = (layer.up.shape[0], layer.down.shape[1])
+        found = [own for own in self._base.names if _is_embedding(own)]
+        if len(found) != 1 or self._base.entry(found[0]).tensor.shape != shape:
+            return False
+        change = self._tensor_change(name)
+        if change.whole is None:  # it may be resized by the adapter
+            other = self._changes.get(found[0])
+            own = None if other is None else other.whole
+            change.whole = own or self._base.entry(found[0])
+            self._untied[name] = found[0]
+        return True
+
     # --- one layer --------------------------------------------------------------------------------------------
 
     def _add_layer(
@@ -195,6 +233,8 @@ class Planner:
         """Plan one layer. Returns None where nothing says its scale."""
         rank = layer.up.shape[1]
         weight = self._base.weight_of(module)
+        if weight is None and self._is_new_weight(module):
+            weight = f"{module}.weight"
         if weight is None and experts.is_parameter(layer):
             return self._add_experts(index, adapter, layer, experts)
         if "mid" in layer.parts:
@@ -217,6 +257,11 @@ class Planner:
         )
         self._pairs.append(pair)
         return pair
+
+    def _is_new_weight(self, module: str) -> bool:
+        """Tell whether a layer has no weight in the base, and gets one."""
+        change = self._changes.get(f"{module}.weight")
+        return change is not None and change.whole is not None
 
     def _refuse_ranks(self, adapter: Adapter, layer: Layer) -> None:
         """Raise UsageError for two matrices that have no product."""
@@ -562,8 +607,8 @@ class Planner:
         entry = self._base.entry(name) if name in self._base.indices else None
         base = change.whole or entry
         assert base is not None
-        if entry is not None and (change.terms or change.replaced):
-            _refuse_numberless(entry, self._base.path)
+        if change.terms or change.replaced:
+            _refuse_numberless(entry or base, self._base.path)
         steps = [
             Step(index, tuple(terms), change.magnitudes.get(index)) for index, terms in change.terms.items()
         ]
@@ -576,6 +621,11 @@ class Planner:
         names = {id(ref): self._names[id(ref)] for ref in _refs_of(steps) if id(ref) in self._names}
         work = Work(rows, columns, tuple(steps), tuple(change.replaced), self._options.is_exact, names)
         return Target(name, entry, change.whole, work)
+
+
+def _is_embedding(name: str) -> bool:
+    """Tell whether a name is that of the embedding of a language model."""
+    return any(name == end or name.endswith(f".{end}") for end in _EMBEDDINGS)
 
 
 def _refs_of(steps: Iterable[Step]) -> list[TensorRef]:
