@@ -13,6 +13,7 @@ from typing import Literal
 from ckpt.elements.cast import AVERAGED
 from ckpt.ext.adapters.base import Base, Names, Shift, met_flat_names, met_names
 from ckpt.ext.adapters.experts import Experts, expert_terms, refuse_square
+from ckpt.ext.adapters.pipelines import Part, aliased_part, flat_aliases, rows_of_part
 from ckpt.ext.adapters.products import Factor, Magnitude, Rows, Span, Step, Term, Work, factor_of
 from ckpt.ext.adapters.reader import Adapter, Layer, Scale, refuse_unscaled, scale_of, tensor_of_entry
 from ckpt.model.checkpoint import Entry
@@ -26,6 +27,8 @@ Method = Literal["LoRA", "DoRA"]
 PACKINGS: tuple[Packing, ...] = ("concatenated", "interleaved", "in-out", "out-in")
 """The ways in which a tensor holds several: one after the other, or row by row in turn; and a tensor of experts lies."""
 _LISTED = 3
+_OF_PICTURES = ("kohya", "diffusers", "ComfyUI")
+"""The programs whose adapters name the layers of a pipeline of diffusers."""
 
 
 class Options(NamedTuple):
@@ -104,6 +107,7 @@ class Planner:
         self._shown_ways: set[bool] | None = None
         self._names: dict[int, tuple[str, str]] = {}
         self._untied: dict[str, str] = {}
+        self._parts: dict[str, Part] = {}
 
     def plan(self) -> Plan:
         """The plan for all adapters, each after the other."""
@@ -128,14 +132,15 @@ class Planner:
     # --- names ------------------------------------------------------------------------------------------------
 
     def _add_adapter(self, index: int, adapter: Adapter) -> None:
+        self._parts = {}
         renamed = {layer.module: self._rename_module(layer.module) for layer in adapter.layers}
         met, shifts = self._meet_layers(adapter, renamed)
         self._shifts.append(tuple(shifts))
         self._add_wholes(adapter, shifts)
         for layer in adapter.layers:
-            if layer.module not in met and self._untie_head(layer, renamed[layer.module]):
-                met[layer.module] = renamed[layer.module]
-        self._refuse_unmet(adapter, [layer for layer in adapter.layers if layer.module not in met])
+            if layer.key not in met and self._untie_head(layer, renamed[layer.module]):
+                met[layer.key] = renamed[layer.module]
+        self._refuse_unmet(adapter, [layer for layer in adapter.layers if layer.key not in met])
         self._met_by, self._shown_ways = met, None
         for layer in adapter.layers:
             for entry in layer.parts.values():
@@ -143,7 +148,7 @@ class Planner:
         unscaled: list[Layer] = []
         experts = Experts(self._base, adapter, met)
         for layer in adapter.layers:
-            if self._add_layer(index, adapter, layer, met[layer.module], experts) is None:
+            if self._add_layer(index, adapter, layer, met[layer.key], experts) is None:
                 unscaled.append(layer)
         refuse_unscaled(adapter, unscaled)
         self._add_tokens(adapter, shifts)
@@ -161,19 +166,42 @@ class Planner:
         groups: dict[tuple[str, bool], list[Layer]] = {}
         for layer in adapter.layers:
             groups.setdefault((layer.component, layer.is_flat), []).append(layer)
-        for (_, is_flat), layers in groups.items():
+        for (component, is_flat), layers in groups.items():
+            if adapter.style in _OF_PICTURES:
+                layers = self._place_layers(layers, renamed, component)
             names = list(dict.fromkeys(renamed[layer.module] for layer in layers))
             if is_flat:
                 found, moved = met_flat_names(names, self._base)
             else:
                 found, moved = met_names(names, self._base, self._make_fit_test(layers, renamed))
             met |= {
-                layer.module: found[renamed[layer.module]]
-                for layer in layers
-                if renamed[layer.module] in found
+                layer.key: found[renamed[layer.module]] for layer in layers if renamed[layer.module] in found
             }
             shifts += moved
+            if adapter.style not in _OF_PICTURES:
+                rest = [layer for layer in layers if layer.key not in met]
+                self._place_layers(rest, renamed, component)
+        met |= {key: part.module for key, part in self._parts.items()}
         return met, shifts
+
+    def _place_layers(self, layers: Sequence[Layer], renamed: Names, component: str) -> list[Layer]:
+        """Find the layers that a whole checkpoint of a pipeline has by other names.
+
+        Returns those that are not found.
+        """
+        aliases = self._base.aliases if layers else {}
+        if not aliases:
+            return list(layers)
+        flat = flat_aliases(aliases, component)
+        rest: list[Layer] = []
+        for layer in layers:
+            name = renamed[layer.module]
+            part = flat.get(name) if layer.is_flat else aliased_part(aliases, name)
+            if part is None:
+                rest.append(layer)
+            else:
+                self._parts[layer.key] = part
+        return rest
 
     def _make_fit_test(self, layers: Sequence[Layer], renamed: Names) -> Callable[[str, str], bool]:
         """Return what tells whether a layer, by its name, has the shape of one of the base."""
@@ -232,6 +260,7 @@ class Planner:
     ) -> Pair | None:
         """Plan one layer. Returns None where nothing says its scale."""
         rank = layer.up.shape[1]
+        part = self._parts.get(layer.key)
         weight = self._base.weight_of(module)
         if weight is None and self._is_new_weight(module):
             weight = f"{module}.weight"
@@ -244,7 +273,9 @@ class Planner:
             return None
         factor = scale.value * self._weight(index)
         self._refuse_ranks(adapter, layer)
-        if weight is not None:
+        if weight is not None and part is not None and part.slot is not None:
+            targets = [self._add_rows(index, adapter, layer, weight, part, factor)]
+        elif weight is not None:
             targets = [self._add_plain(index, adapter, layer, weight, factor)]
         else:
             targets = self._add_fused(index, adapter, layer, module, factor)
@@ -292,6 +323,26 @@ class Planner:
         self._put_term(index, weight, Term(Span(0, rows), Span(0, columns), left, right, factor))
         return weight
 
+    def _add_rows(
+        self, index: int, adapter: Adapter, layer: Layer, weight: str, part: Part, factor: float
+    ) -> str:
+        """Plan a layer that is some rows of a tensor of the base, as its names say."""
+        shape = self._target_shape(weight, adapter)
+        left, right = factors_of(layer)
+        rows = rows_of_part(part, shape)
+        product = left.shape[0], right.columns
+        if rows is None or product != (rows[1], shape[1]):
+            self._refuse_shape(adapter, layer, weight, shape)
+        assert rows is not None
+        if "magnitude" in layer.parts:
+            name = show(layer.name, 80)
+            raise UnsupportedError(
+                f"{name} is DoRA on a fused weight, which is not merged", path=self._base.path
+            )
+        term = Term(Span(*rows), Span(0, shape[1]), left, right, factor)
+        self._put_term(index, weight, term)
+        return weight
+
     def _is_turned(self, adapter: Adapter, layer: Layer) -> bool:
         """Tell whether a square weight lies as (in, out): an embedding, and a Conv1D of GPT-2. Raises UsageError.
 
@@ -317,7 +368,7 @@ class Planner:
         """The ways in which the weights lie that are not square: True for (in, out)."""
         shown: set[bool] = set()
         for layer in adapter.layers:
-            name = self._base.weight_of(self._met_by.get(layer.module, ""))
+            name = self._base.weight_of(self._met_by.get(layer.key, ""))
             product = layer.up.shape[0], layer.down.shape[1]
             shape = () if name is None else self._base.entry(name).tensor.shape
             if len(shape) == 2 and product[0] != product[1] and not layer.is_embedding:
