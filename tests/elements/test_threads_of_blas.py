@@ -1,4 +1,6 @@
-"""Numbers do not depend on how many threads BLAS has, nor on who imported numpy first, nor where the work is done."""
+"""Numbers do not depend on how many threads BLAS has, nor on who imported numpy first,
+nor where the work is done.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import torch
 from process import environment, python
 from safetensors.torch import load_file, save_file
 
-from ckpt.elements.sums import PIECE, PRODUCTS, ROWS, _tile_size, dot_product, matrix_product
+from ckpt.elements.sums import (
+    PIECE,
+    PRODUCTS,
+    ROWS,
+    _tile_size,
+    dot_product,
+    matrix_product,
+)
 
 COUNT = 8 * PIECE + 2341
 """Elements of a tensor: several pieces of a dot product, and a rest."""
@@ -40,7 +49,14 @@ def saved(folder: Path) -> list[str]:
     chance = torch.Generator().manual_seed(0)
     for name in ("a.pth", "b.pth"):
         base = torch.rand(COUNT, generator=chance, dtype=torch.float64) * 100
-        types = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8)
+        types = (
+            torch.float64,
+            torch.float32,
+            torch.float16,
+            torch.bfloat16,
+            torch.int64,
+            torch.int8,
+        )
         state = {str(dtype).removeprefix("torch."): base.to(dtype) for dtype in types}
         state["complex"] = torch.complex(base, base.flip(0)).to(torch.complex64)
         state["nan"] = base.float().clone()
@@ -58,7 +74,10 @@ def test_one_answer_for_any_number_of_threads(files: list[str]) -> None:
     answers = set()
     for count in "124":
         done = python(
-            "-c", DIGITS, *files, env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count)
+            "-c",
+            DIGITS,
+            *files,
+            env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count),
         )
         assert done.code == 0, done.err.decode()
         answers.add(done.out)
@@ -67,12 +86,17 @@ def test_one_answer_for_any_number_of_threads(files: list[str]) -> None:
     assert len(json.loads(answer)[0]) == 8
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, COUNT])
+@pytest.mark.parametrize(
+    "length", [0, 1, 7, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, COUNT]
+)
 def test_a_dot_product_is_the_sum_of_its_pieces(length: int) -> None:
     chance = np.random.default_rng(length)
     one, two = chance.random(length), chance.random(length)
 
-    expected = sum(np.dot(one[at : at + PIECE], two[at : at + PIECE]) for at in range(0, length, PIECE))
+    expected = sum(
+        np.dot(one[at : at + PIECE], two[at : at + PIECE])
+        for at in range(0, length, PIECE)
+    )
     assert dot_product(one, two) == pytest.approx(float(expected), rel=1e-15)
     assert dot_product(one, two) == pytest.approx(float(np.dot(one, two)), rel=1e-12)
 
@@ -90,18 +114,29 @@ print(hashlib.sha256(open(out, "rb").read()).hexdigest(), [pair["found"] for pai
 
 
 def test_a_merge_has_one_answer_for_any_number_of_threads(tmp_path: Path) -> None:
-    """The products of its blocks are large enough for threads, and have more rows than a tile and a rest of columns."""
+    """The products of its blocks are large enough for threads, and have more rows than
+    a tile and a rest of columns.
+    """
     chance = torch.Generator().manual_seed(0)
     base = {"up.weight": torch.randn(70, 1300, generator=chance)}
-    down, up = torch.randn(64, 1300, generator=chance), torch.randn(70, 64, generator=chance)
+    down, up = (
+        torch.randn(64, 1300, generator=chance),
+        torch.randn(70, 64, generator=chance),
+    )
     save_file(base, tmp_path / "base.safetensors")
-    save_file({"up.lora_A.weight": down, "up.lora_B.weight": up}, tmp_path / "lora.safetensors")
+    save_file(
+        {"up.lora_A.weight": down, "up.lora_B.weight": up},
+        tmp_path / "lora.safetensors",
+    )
     answers = set()
     for count in "124":
         out = tmp_path / f"{count}.safetensors"
         paths = [tmp_path / "base.safetensors", tmp_path / "lora.safetensors", out]
         done = python(
-            "-c", MERGE, *map(str, paths), env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count)
+            "-c",
+            MERGE,
+            *map(str, paths),
+            env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count),
         )
         assert done.code == 0, done.err.decode()
         answers.add(done.out)
@@ -114,7 +149,9 @@ def test_a_merge_has_one_answer_for_any_number_of_threads(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["f4", "f8"])
 @pytest.mark.parametrize("rank", [0, 1, 7, 64, 700, 20_000])
 @pytest.mark.parametrize("rows", [0, 1, 2, ROWS - 1, ROWS, 2 * ROWS + 5])
-def test_a_product_of_matrices_is_that_of_its_tiles(rows: int, rank: int, kind: str) -> None:
+def test_a_product_of_matrices_is_that_of_its_tiles(
+    rows: int, rank: int, kind: str
+) -> None:
     chance = np.random.default_rng(rank)
     for columns in (0, 1, 15, 16, 33, 700):
         left = chance.random((rows, rank)).astype(kind)
@@ -126,15 +163,21 @@ def test_a_product_of_matrices_is_that_of_its_tiles(rows: int, rank: int, kind: 
             left.astype("f8") @ right.astype("f8"), rel=1e-4 if kind == "f4" else 1e-12
         )
         height, width = _tile_size(rows, rank, columns)
-        assert height * width * rank <= PRODUCTS or height * width == 1, "larger ones begin threads"
+        assert height * width * rank <= PRODUCTS or height * width == 1, (
+            "larger ones begin threads"
+        )
         assert height > 1 or width * rank <= PIECE or width == 1
 
 
 @pytest.fixture(params=["1", "4"])
 def worker(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a cluster whose one worker has so many threads of BLAS and of its own."""
+    """The address of a cluster whose one worker has so many threads of BLAS and of its
+    own.
+    """
     count = request.param
-    with clusters.worker("--nthreads", count, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count) as cluster:
+    with clusters.worker(
+        "--nthreads", count, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count
+    ) as cluster:
         yield cluster.scheduler_address
 
 
@@ -149,4 +192,6 @@ def test_a_worker_has_the_digits_of_this_machine(worker: str, files: list[str]) 
         there = python("-m", "ckpt", *words, *shown, "--cluster", worker)
 
         assert there.code < 2 and there.out, there.err.decode()
-        assert {(done.code, done.out) for done in here} == {(there.code, there.out)}, command
+        assert {(done.code, done.out) for done in here} == {(there.code, there.out)}, (
+            command
+        )

@@ -1,8 +1,8 @@
 """The names of diffusers for the layers of a checkpoint with the names of its authors.
 
 A whole checkpoint of Stable Diffusion or Flux has other names than the pipeline that an
-adapter was trained in. Each layer of the base gets the name that it has there; query, key
-and value, which the base may hold in one tensor, are rows of it.
+adapter was trained in. Each layer of the base gets the name that it has there; query,
+key and value, which the base may hold in one tensor, are rows of it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ckpt.model.rows import NamedTuple
 class Part(NamedTuple):
     """The place of a layer in a base. Without a slot it is all of the module's weight.
 
-    With one, a part begins at so many times the columns of the weight, and has as many rows
-    as columns; the fourth one of Flux has all that are left.
+    With one, a part begins at so many times the columns of the weight, and has as many
+    rows as columns; the fourth one of Flux has all that are left.
     """
 
     module: str
@@ -27,7 +27,9 @@ class Part(NamedTuple):
 _REST = 3
 """The slot that has all rows that are left."""
 _ROOT = r"(?:model\.)?(?:diffusion_model\.)?"
-_UNET = re.compile(rf"{_ROOT}(input_blocks|middle_block|output_blocks|time_embed|label_emb|out)\.(.+)")
+_UNET = re.compile(
+    rf"{_ROOT}(input_blocks|middle_block|output_blocks|time_embed|label_emb|out)\.(.+)"
+)
 _END_OF_BLOCK = re.compile(rf"{_ROOT}input_blocks\.(\d{{1,4}})\.0\.op")
 _FLUX = re.compile(rf"{_ROOT}((?:double|single)_blocks\.\d+|img_in|txt_in)(?:\.(.+))?")
 _CLIP = re.compile(
@@ -81,7 +83,8 @@ Aliases = dict[tuple[str, str], Part]
 def pipeline_aliases(modules: Iterable[str]) -> Aliases:
     """Return the layers of a base by the names that diffusers has for them.
 
-    `modules` are the modules of the base with a weight. A base with other names has none.
+    `modules` are the modules of the base with a weight. A base with other names has
+    none.
     """
     names = list(modules)
     found: Aliases = {}
@@ -94,14 +97,17 @@ def pipeline_aliases(modules: Iterable[str]) -> Aliases:
 
 
 def _layers_of_block(names: Iterable[str]) -> int:
-    """The entries of input_blocks for a block of the UNet, or 0 where these do not repeat.
+    """The entries of input_blocks for a block of the UNet, or 0 where these do not
+    repeat.
 
     Each block but the last one ends with a convolution called `op`.
     """
     ends = [match for name in names if (match := _END_OF_BLOCK.fullmatch(name))]
     numbers = sorted({int(match[1]) for match in ends})
     step = numbers[0] if numbers else 0
-    return step if numbers == [step * (index + 1) for index in range(len(numbers))] else 0
+    return (
+        step if numbers == [step * (index + 1) for index in range(len(numbers))] else 0
+    )
 
 
 def _encoder_of(begin: str, *, is_open: bool, has_several: bool) -> str:
@@ -114,11 +120,17 @@ def _encoder_of(begin: str, *, is_open: bool, has_several: bool) -> str:
             return "text_encoder"
         is_third = begin.endswith("t5xxl") and has_several
         return "text_encoder_3" if is_third else "text_encoder_2"
-    return "text_encoder_2" if is_open and begin != "cond_stage_model" else "text_encoder"
+    return (
+        "text_encoder_2" if is_open and begin != "cond_stage_model" else "text_encoder"
+    )
 
 
-def _names_in_pipeline(name: str, step: int, has_several: bool) -> Iterator[tuple[str, str, int | None]]:
-    """Yield the part of the pipeline, the name there and the slot of what a module holds."""
+def _names_in_pipeline(
+    name: str, step: int, has_several: bool
+) -> Iterator[tuple[str, str, int | None]]:
+    """Yield the part of the pipeline, the name there and the slot of what a module
+    holds.
+    """
     match = _UNET.fullmatch(name)
     if match is not None:
         alias = _unet_name(match[1], match[2], step) if step else None
@@ -132,7 +144,11 @@ def _names_in_pipeline(name: str, step: int, has_several: bool) -> Iterator[tupl
         return
     match = _CLIP.fullmatch(name)
     if match is not None:
-        yield _encoder_of(match[1], is_open=False, has_several=has_several), match[2], None
+        yield (
+            _encoder_of(match[1], is_open=False, has_several=has_several),
+            match[2],
+            None,
+        )
         return
     match = _OPEN_CLIP.fullmatch(name)
     if match is not None:
@@ -146,11 +162,16 @@ def _names_in_pipeline(name: str, step: int, has_several: bool) -> Iterator[tupl
 
 
 def _unet_name(kind: str, rest: str, step: int) -> str | None:
-    """The name of diffusers for a layer of a UNet, of which a block has `step` entries, or None."""
+    """The name of diffusers for a layer of a UNet, of which a block has `step` entries,
+    or None.
+    """
     words = rest.split(".", 2)
     if kind in ("time_embed", "label_emb", "out"):
         return _OUTER.get(f"{kind}.{rest}")
-    if not all(word.isdecimal() and len(word) < 4 for word in words[: 1 + (kind != "middle_block")]):
+    if not all(
+        word.isdecimal() and len(word) < 4
+        for word in words[: 1 + (kind != "middle_block")]
+    ):
         return None
     if kind == "middle_block":
         inner = rest.partition(".")[2]
@@ -196,13 +217,17 @@ def _flux_names(begin: str, inner: str) -> Iterator[tuple[str, int | None]]:
 
 
 def rows_of_part(part: Part, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the first row of a part of a weight and the number of its rows, or None where it has none."""
+    """Return the first row of a part of a weight and the number of its rows, or None
+    where it has none.
+    """
     if part.slot is None:
         return 0, shape[0]
     width = shape[1] if len(shape) == 2 else 0
     first = part.slot * width
     size = shape[0] - first if part.slot == _REST else width
-    is_whole = shape[0] == _REST * width or (part.slot <= _REST and shape[0] > _REST * width)
+    is_whole = shape[0] == _REST * width or (
+        part.slot <= _REST and shape[0] > _REST * width
+    )
     return (first, size) if width and is_whole and size > 0 else None
 
 
@@ -229,7 +254,9 @@ def aliased_part(aliases: Aliases, module: str) -> Part | None:
 
 
 def flat_aliases(aliases: Aliases, component: str) -> dict[str, Part]:
-    """Return the places by the names with `_` for dots that an adapter of kohya has for one part of a pipeline."""
+    """Return the places by the names with `_` for dots that an adapter of kohya has for
+    one part of a pipeline.
+    """
     wanted = _COMPONENTS.get(component, ())
     found: dict[str, Part] = {}
     twice: set[str] = set()

@@ -1,4 +1,6 @@
-"""The whole search: how each tensor of B is made of A, what decided it, and what of A is used nowhere."""
+"""The whole search: how each tensor of B is made of A, what decided it, and what of A
+is used nowhere.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from math import prod
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
-from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, name_likeness
+from ckpt.ext.layouts.neighbours import (
+    Evidence,
+    form_of,
+    is_of_other_rank,
+    name_likeness,
+)
 from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piece
 from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
 from ckpt.ext.layouts.scaled import formulas_between
@@ -17,13 +24,16 @@ from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 
 VALUES, NEIGHBOURS, ASSUMED, CONSTANT = "values", "neighbours", "assumed", "constant"
-"""The grounds on which a tensor is made so: its values, the names of its neighbours, the user, or that it is one number."""
+"""The grounds on which a tensor is made so: its values, the names of its neighbours,
+the user, or that it is one number.
+"""
 _WAYS = 8
 """The ways that are named where several fit."""
 
 
 class Made(NamedTuple):
-    """A tensor of B: the pieces that it is made of and what decided them, or why it has none.
+    """A tensor of B: the pieces that it is made of and what decided them, or why it has
+    none.
 
     `ways` are the tensors of A that fit where nothing decides between them.
     """
@@ -36,7 +46,9 @@ class Made(NamedTuple):
 
 
 class Unused(NamedTuple):
-    """A tensor of A of which elements are used nowhere, and how many. `copy_of` is one that is used and has the same bytes."""
+    """A tensor of A of which elements are used nowhere, and how many. `copy_of` is one
+    that is used and has the same bytes.
+    """
 
     name: str
     elements: int
@@ -47,12 +59,16 @@ class Unused(NamedTuple):
 
     @property
     def is_padding(self) -> bool:
-        """Tell whether what is used nowhere are rows of one number beside rows that are used."""
+        """Tell whether what is used nowhere are rows of one number beside rows that are
+        used.
+        """
         return self.constant is not None and self.elements < self.of
 
 
 class Findings(NamedTuple):
-    """The tensors of B in order, with their pieces of A, and the tensors of A with elements that are used nowhere."""
+    """The tensors of B in order, with their pieces of A, and the tensors of A with
+    elements that are used nowhere.
+    """
 
     made: tuple[Made, ...]
     unused: tuple[Unused, ...]
@@ -68,11 +84,15 @@ def find_layout(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """Find how each of the `targets` is made of the `sources`, and prove it byte by byte.
+    """Find how each of the `targets` is made of the `sources`, and prove it byte by
+    byte.
 
-    `assumed` names the tensor of A for tensors of B for which two ways fit. Raises UnreadableError.
+    `assumed` names the tensor of A for tensors of B for which two ways fit. Raises
+    UnreadableError.
     """
-    return _Finder(sources, targets, assumed or {}, executor or Local(), progress).findings()
+    return _Finder(
+        sources, targets, assumed or {}, executor or Local(), progress
+    ).findings()
 
 
 class _Finder:
@@ -94,22 +114,39 @@ class _Finder:
         self._made: dict[str, Made] = {}
         self._why: dict[str, str] = {}
         self._constants: dict[DType, dict[tuple[int, tuple[int, ...]], list[str]]] = {}
-        """The constant tensors of A by their number and their shape, read as each dtype."""
+        """The constant tensors of A by their number and their shape, read as each
+        dtype.
+        """
         self._ambiguous: dict[str, Found] = {}
-        self._evidence = Evidence([leaf.name for leaf in targets], [leaf.name for leaf in sources])
+        self._evidence = Evidence(
+            [leaf.name for leaf in targets], [leaf.name for leaf in sources]
+        )
         self._read(executor, progress)
 
     def _read(self, executor: Executor, progress: Progress | None) -> None:
-        """Make the fingerprints of all tensors: of B as they are, of A as each dtype of B that they may have become."""
+        """Make the fingerprints of all tensors: of B as they are, of A as each dtype of
+        B that they may have become.
+        """
         dtypes = list(dict.fromkeys([leaf.dtype for leaf in self._targets]))
         rows: list[tuple[int, DType]] = []
         for number, leaf in enumerate(self._sources):
-            rows += [(number, to) for to in dtypes if dtype_of_search(leaf.dtype, to) is not None]
+            rows += [
+                (number, to)
+                for to in dtypes
+                if dtype_of_search(leaf.dtype, to) is not None
+            ]
         tasks = [
-            Task(fibres_of, (self._sources[number].ref, to), self._sources[number].ref.nbytes)
+            Task(
+                fibres_of,
+                (self._sources[number].ref, to),
+                self._sources[number].ref.nbytes,
+            )
             for number, to in rows
         ]
-        own = [Task(fibres_of, (leaf.ref, leaf.dtype), leaf.ref.nbytes) for leaf in self._targets]
+        own = [
+            Task(fibres_of, (leaf.ref, leaf.dtype), leaf.ref.nbytes)
+            for leaf in self._targets
+        ]
         results = run_each(executor, [*tasks, *own], progress)
         self._of_sources: dict[DType, dict[int, Fibres]] = {to: {} for to in dtypes}
         for (number, to), result in zip(rows, results, strict=False):
@@ -125,7 +162,9 @@ class _Finder:
                 self._of_targets[leaf.name] = result
 
     def findings(self) -> Findings:
-        """Search in the order of certainty: whole tensors, slices, flat ones; then what only names decide."""
+        """Search in the order of certainty: whole tensors, slices, flat ones; then what
+        only names decide.
+        """
         for target in self._targets:
             if not target.ref.numel:
                 self._made[target.name] = Made(target.name, ())
@@ -135,14 +174,21 @@ class _Finder:
         self._find_flat()
         self._find_constants()
         self._find_scaled()
-        made = [self._made.get(leaf.name) or self._unmade_target(leaf) for leaf in self._targets]
+        made = [
+            self._made.get(leaf.name) or self._unmade_target(leaf)
+            for leaf in self._targets
+        ]
         return Findings(tuple(made), tuple(self._unused_tensors()))
 
-    def _note_pieces(self, name: str, pieces: Sequence[Piece], by: str = VALUES) -> None:
+    def _note_pieces(
+        self, name: str, pieces: Sequence[Piece], by: str = VALUES
+    ) -> None:
         """Note how a tensor of B is made."""
         self._made[name] = Made(name, tuple(pieces), by)
         if by == VALUES:
-            self._evidence.add(name, [piece.source for piece in pieces if piece.source is not None])
+            self._evidence.add(
+                name, [piece.source for piece in pieces if piece.source is not None]
+            )
 
     def _open(self) -> list[Leaf]:
         """The tensors of B that say something and are not made yet."""
@@ -156,9 +202,14 @@ class _Finder:
 
     def _find_whole(self) -> None:
         """Find the tensors of B that are all of one tensor of A."""
-        indices = {to: index_of(fibres, whole_only=True) for to, fibres in self._of_sources.items()}
+        indices = {
+            to: index_of(fibres, whole_only=True)
+            for to, fibres in self._of_sources.items()
+        }
         for target in self._open():
-            found = self._search.whole(target, self._of_targets[target.name], indices[target.dtype])
+            found = self._search.whole(
+                target, self._of_targets[target.name], indices[target.dtype]
+            )
             self._take(target, found)
 
     def _take(self, target: Leaf, found: Found | None) -> None:
@@ -171,7 +222,9 @@ class _Finder:
             self._note_pieces(target.name, found.pieces)
 
     def _find_slices(self) -> None:
-        """Find the tensors of B that are put together from slices: of what is not used yet, then of all of A."""
+        """Find the tensors of B that are put together from slices: of what is not used
+        yet, then of all of A.
+        """
         used = self._used_names()
         fresh: dict[DType, Index] = {}
         every: dict[DType, Index] = {}
@@ -179,18 +232,24 @@ class _Finder:
             if target.dtype not in fresh:
                 fibres = self._of_sources[target.dtype]
                 unused = {
-                    number: row for number, row in fibres.items() if self._sources[number].name not in used
+                    number: row
+                    for number, row in fibres.items()
+                    if self._sources[number].name not in used
                 }
                 fresh[target.dtype] = index_of(unused)
             fibres_here = self._of_targets[target.name]
             found = self._search.whole(target, fibres_here, fresh[target.dtype])
             why = ""
             if found is None:
-                found, why = self._search.assembled(target, fibres_here, fresh[target.dtype])
+                found, why = self._search.assembled(
+                    target, fibres_here, fresh[target.dtype]
+                )
             if found is None and used:
                 if target.dtype not in every:
                     every[target.dtype] = index_of(self._of_sources[target.dtype])
-                found, second = self._search.assembled(target, fibres_here, every[target.dtype])
+                found, second = self._search.assembled(
+                    target, fibres_here, every[target.dtype]
+                )
                 why = second or why
             self._take(target, found)
             if found is None and why:
@@ -206,9 +265,11 @@ class _Finder:
         }
 
     def _settle_ambiguous(self) -> None:
-        """Decide between tensors of A with the same bytes, by the user or by names; else the first one stands for all.
+        """Decide between tensors of A with the same bytes, by the user or by names;
+        else the first one stands for all.
 
-        That is safe: those that are not used are copies, which must be equal wherever the recipe is applied.
+        That is safe: those that are not used are copies, which must be equal wherever
+        the recipe is applied.
         """
         for name, found in self._ambiguous.items():
             ways = {way[0].source or "": way for way in (found.pieces, *found.others)}
@@ -219,7 +280,9 @@ class _Finder:
         self._ambiguous.clear()
 
     def _find_flat(self) -> None:
-        """Find tensors of one dimension: as the weight beside them, or in runs of flat tensors."""
+        """Find tensors of one dimension: as the weight beside them, or in runs of flat
+        tensors.
+        """
         windows: dict[DType, object] = {}
         flat = [leaf for leaf in self._sources if len(leaf.shape) == 1]
         for target in self._open():
@@ -232,7 +295,9 @@ class _Finder:
             if target.dtype not in windows:
                 windows[target.dtype] = windows_of(flat, target)
             pieces = joined_runs(target, windows[target.dtype])  # type: ignore[arg-type]
-            if pieces is not None and all(is_proved(piece, target, self._by_name) for piece in pieces):
+            if pieces is not None and all(
+                is_proved(piece, target, self._by_name) for piece in pieces
+            ):
                 self._note_pieces(target.name, pieces)
 
     def _bias_pieces(self, target: Leaf) -> list[Piece] | None:
@@ -250,7 +315,9 @@ class _Finder:
         return None
 
     def _find_constants(self) -> None:
-        """Decide what constant tensors are made of: by the user, by the weight beside them, by names; else they are a number."""
+        """Decide what constant tensors are made of: by the user, by the weight beside
+        them, by names; else they are a number.
+        """
         fitting: dict[str, list[str]] = {}
         for target in self._targets:
             fibres = self._of_targets[target.name]
@@ -262,13 +329,17 @@ class _Finder:
             if beside is not None:
                 self._note_pieces(target.name, beside, NEIGHBOURS)
             elif assumed in ways:
-                self._note_pieces(target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED)
+                self._note_pieces(
+                    target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED
+                )
             elif ways:
                 fitting[target.name] = ways
             else:
                 loops = (Loop(target.ref.numel, 1, 0),)
                 self._note_pieces(
-                    target.name, [Piece(None, 0, 0, loops, fibres.first).normalized()], CONSTANT
+                    target.name,
+                    [Piece(None, 0, 0, loops, fibres.first).normalized()],
+                    CONSTANT,
                 )
         decisions = self._evidence.decisions(fitting)
         for name, source in decisions.chosen.items():
@@ -279,7 +350,9 @@ class _Finder:
             self._made[name] = Made(name, None, NEIGHBOURS, why, still[:_WAYS])
 
     def _find_scaled(self) -> None:
-        """Find tensors that are one of A in the same order, scaled by one number or moved by 1."""
+        """Find tensors that are one of A in the same order, scaled by one number or
+        moved by 1.
+        """
         used = self._used_names()
         free: dict[tuple[DType, tuple[int, ...]], list[Leaf]] = {}
         for leaf in self._sources:
@@ -288,13 +361,16 @@ class _Finder:
         proved: dict[str, list[Piece]] = {}
         for target in self._open():
             near = free.get((target.dtype, _wide_dims(target.shape)), [])
-            for source in sorted(near, key=lambda leaf: -name_likeness(target.name, leaf.name))[:_SCALED]:
+            for source in sorted(
+                near, key=lambda leaf: -name_likeness(target.name, leaf.name)
+            )[:_SCALED]:
                 pieces = self._scaled_pieces(target, source)
                 if pieces:
                     proved[target.name] = pieces
                     near.remove(source)
                     break
-        # Few elements do not tell a division from a multiplication: what holds in all layers does.
+        # Few elements do not tell a division from a multiplication: what holds in all
+        # layers does.
         shared: dict[str, set[str]] = {}
         for name, pieces in proved.items():
             own = {piece.formula for piece in pieces}
@@ -302,16 +378,31 @@ class _Finder:
             shared[text] = shared.get(text, own) & own
         for name, pieces in proved.items():
             common = shared[form_of(name).text]
-            self._note_pieces(name, [next((piece for piece in pieces if piece.formula in common), pieces[0])])
+            self._note_pieces(
+                name,
+                [
+                    next(
+                        (piece for piece in pieces if piece.formula in common),
+                        pieces[0],
+                    )
+                ],
+            )
 
     def _scaled_pieces(self, target: Leaf, source: Leaf) -> list[Piece]:
-        """The proved pieces that are all of a tensor after a formula, one for each formula that holds."""
+        """The proved pieces that are all of a tensor after a formula, one for each
+        formula that holds.
+        """
         whole = whole_piece(source.name, target.ref.numel)
-        pieces = [whole._replace(formula=formula) for formula in formulas_between(target, source)]
+        pieces = [
+            whole._replace(formula=formula)
+            for formula in formulas_between(target, source)
+        ]
         return [piece for piece in pieces if is_proved(piece, target, self._by_name)]
 
     def _constant_ways(self, target: Leaf) -> list[str]:
-        """The constant tensors of A with the number and the size of a constant tensor of B."""
+        """The constant tensors of A with the number and the size of a constant tensor
+        of B.
+        """
         table = self._constants.get(target.dtype)
         if table is None:
             table = self._constants[target.dtype] = {}
@@ -320,7 +411,9 @@ class _Finder:
                     table.setdefault((row.first, _wide_dims(row.shape)), []).append(
                         self._sources[number].name
                     )
-        return table.get((self._of_targets[target.name].first, _wide_dims(target.shape)), [])
+        return table.get(
+            (self._of_targets[target.name].first, _wide_dims(target.shape)), []
+        )
 
     def _unmade_target(self, target: Leaf) -> Made:
         """A tensor that is made of nothing in A, and why."""
@@ -344,7 +437,9 @@ class _Finder:
         for leaf in self._sources:
             fibres = self._fibres_of_source(leaf)
             if fibres is not None:
-                self._by_total.setdefault((fibres.total, fibres.shape, leaf.dtype), []).append(leaf.name)
+                self._by_total.setdefault(
+                    (fibres.total, fibres.shape, leaf.dtype), []
+                ).append(leaf.name)
         for leaf in self._sources:
             if leaf.name in whole or not leaf.ref.numel:
                 continue
@@ -354,7 +449,9 @@ class _Finder:
                 fibres = self._fibres_of_source(leaf)
                 constant = _padding_bits(leaf, own, missing) if own else None
                 if fibres is not None and fibres.is_constant and not own:
-                    constant = int.from_bytes(read_elements(leaf.flat, 0, ((1, 1),)).tobytes(), "little")
+                    constant = int.from_bytes(
+                        read_elements(leaf.flat, 0, ((1, 1),)).tobytes(), "little"
+                    )
                 copy = self._copy_of(leaf, whole)
                 rows.append(Unused(leaf.name, missing, leaf.ref.numel, copy, constant))
         return rows
@@ -362,7 +459,9 @@ class _Finder:
     def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
         """The sums of a tensor of A, read as some dtype."""
         number = self._numbers[leaf.name]
-        return next((rows[number] for rows in self._of_sources.values() if number in rows), None)
+        return next(
+            (rows[number] for rows in self._of_sources.values() if number in rows), None
+        )
 
     def _copy_of(self, leaf: Leaf, whole: set[str]) -> str | None:
         """A used tensor of A with the same bytes as one that is used nowhere."""
@@ -372,7 +471,11 @@ class _Finder:
         for name in self._by_total.get((own.total, own.shape, leaf.dtype), ()):
             # Constants are equal by chance, unless they are what each rank has.
             may_be = not own.is_constant or is_of_other_rank(leaf.name, name)
-            if may_be and name in whole and is_proved(whole_piece(name, leaf.ref.numel), leaf, self._by_name):
+            if (
+                may_be
+                and name in whole
+                and is_proved(whole_piece(name, leaf.ref.numel), leaf, self._by_name)
+            ):
                 return name
         return None
 
@@ -384,7 +487,9 @@ _PADDING = 1 << 16
 
 
 def _padding_bits(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
-    """The bits of each element that pieces of a tensor leave, if these are rows and all one number."""
+    """The bits of each element that pieces of a tensor leave, if these are rows and all
+    one number.
+    """
     import numpy as np
 
     width = prod(leaf.shape[1:])
@@ -404,7 +509,9 @@ def _padding_bits(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None
         return None
     first = read_elements(leaf.flat, left[0] * width, ((1, 1),))
     for row in left:
-        if not bool((read_elements(leaf.flat, row * width, ((width, 1),)) == first).all()):
+        if not bool(
+            (read_elements(leaf.flat, row * width, ((width, 1),)) == first).all()
+        ):
             return None
     return int.from_bytes(first.tobytes(), "little")
 

@@ -14,14 +14,18 @@ from ckpt.model.text import show_name
 
 
 class Copy(NamedTuple):
-    """A piece of B whose source another piece makes already: what it has must be equal, for it is dropped."""
+    """A piece of B whose source another piece makes already: what it has must be equal,
+    for it is dropped.
+    """
 
     target: str
     piece: Piece
 
 
 class Reversed(NamedTuple):
-    """A recipe turned: the tensors of A made of B, what is not made, and what must be equal."""
+    """A recipe turned: the tensors of A made of B, what is not made, and what must be
+    equal.
+    """
 
     expanded: Expanded
     copies: tuple[Copy, ...]
@@ -30,7 +34,9 @@ class Reversed(NamedTuple):
 
 
 def reversed_recipe(whole: Expanded) -> Reversed:
-    """The way back of a recipe. Raises UnreadableError where some of a tensor of A cannot be made of B."""
+    """The way back of a recipe. Raises UnreadableError where some of a tensor of A
+    cannot be made of B.
+    """
     turned: dict[str, list[Piece]] = {name: [] for name in whole.wanted}
     used: dict[str, list[Piece]] = {target.name: [] for target in whole.targets}
     copies: list[Copy] = []
@@ -39,7 +45,9 @@ def reversed_recipe(whole: Expanded) -> Reversed:
         backs = [row.piece.turned(row.target) for row in rows]
         is_once = not cover_of(backs, numel).doubled
         for row, back in zip(rows, backs, strict=True):
-            is_repeated = any(loop.at == 0 and loop.size > 1 for loop in row.piece.loops)
+            is_repeated = any(
+                loop.at == 0 and loop.size > 1 for loop in row.piece.loops
+            )
             back = _computed_back(back, name)
             is_new = is_once or _is_new(turned[name], back, numel)
             if is_new:
@@ -55,16 +63,24 @@ def reversed_recipe(whole: Expanded) -> Reversed:
             not_made.append(name)
         else:
             targets.append(Target(name, wanted.shape, wanted.dtype, tuple(pieces)))
-    taken = {target.name: _wanted_back(target, used[target.name], whole) for target in whole.targets}
+    taken = {
+        target.name: _wanted_back(target, used[target.name], whole)
+        for target in whole.targets
+    }
     return Reversed(Expanded(tuple(targets), taken), tuple(copies), tuple(not_made))
 
 
 def _computed_back(piece: Piece, name: str) -> Piece:
-    """A piece of the way back with the inverse of its formula. Raises LossError for one that rounds."""
+    """A piece of the way back with the inverse of its formula. Raises LossError for one
+    that rounds.
+    """
     if not piece.formula:
         return piece
     if not is_exact(piece.formula):
-        problem = f"--reverse: {show_name(name)} went through {piece.formula} and was rounded: that is not taken back"
+        problem = (
+            f"--reverse: {show_name(name)} went through {piece.formula} and was "
+            "rounded: that is not taken back"
+        )
         raise LossError(problem)
     return piece._replace(formula=inverse_of(piece.formula))
 
@@ -88,8 +104,12 @@ def _is_new(pieces: Sequence[Piece], piece: Piece, numel: int) -> bool:
     return not cover_of([*pieces, piece], numel).doubled
 
 
-def _pieces_back(row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece]]) -> list[Piece] | None:
-    """The pieces that make a tensor of A, or None if it is dropped. Raises UnreadableError if some of it is lost."""
+def _pieces_back(
+    row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece]]
+) -> list[Piece] | None:
+    """The pieces that make a tensor of A, or None if it is dropped. Raises
+    UnreadableError if some of it is lost.
+    """
     numel = prod(row.shape)
     if row.equal_to is not None and not own:
         return list(turned.get(row.equal_to, ())) or None
@@ -100,13 +120,19 @@ def _pieces_back(row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece
         return [*own, *[piece._replace(constant=row.constant) for piece in rest]]
     if row.dropped == numel:
         return None
-    raise UnreadableError(f"--reverse: the recipe drops {row.dropped:,} elements of {show_name(row.name)}")
+    raise UnreadableError(
+        f"--reverse: the recipe drops {row.dropped:,} elements of {show_name(row.name)}"
+    )
 
 
 def _rest_of(pieces: Sequence[Piece], numel: int) -> list[Piece]:
-    """Pieces of a constant for the elements that other pieces leave, whole runs of elements each."""
+    """Pieces of a constant for the elements that other pieces leave, whole runs of
+    elements each.
+    """
     if not pieces:
-        return [whole_piece("", numel)._replace(source=None, loops=(Loop(numel, 1, 0),))]
+        return [
+            whole_piece("", numel)._replace(source=None, loops=(Loop(numel, 1, 0),))
+        ]
     ends = sorted([(piece.to, piece.last[0] + 1) for piece in pieces])
     rest: list[Piece] = []
     position = 0
@@ -119,7 +145,16 @@ def _rest_of(pieces: Sequence[Piece], numel: int) -> list[Piece]:
 
 def _wanted_back(target: Target, used: Sequence[Piece], whole: Expanded) -> Wanted:
     """A tensor of B that the way back takes, and how many of its elements it drops."""
-    sources = [whole.wanted[piece.source] for piece in target.pieces if piece.source is not None]
+    sources = [
+        whole.wanted[piece.source]
+        for piece in target.pieces
+        if piece.source is not None
+    ]
     dtype = sources[0].dtype if sources else target.dtype
     numel = prod(target.shape)
-    return Wanted(target.name, target.shape, dtype, cover_of(list(used), numel).missing if numel else 0)
+    return Wanted(
+        target.name,
+        target.shape,
+        dtype,
+        cover_of(list(used), numel).missing if numel else 0,
+    )

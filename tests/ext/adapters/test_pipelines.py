@@ -1,4 +1,6 @@
-"""Adapters with the names of diffusers for bases with the names of Stable Diffusion, SDXL and Flux."""
+"""Adapters with the names of diffusers for bases with the names of Stable Diffusion,
+SDXL and Flux.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ LAYERS = {
     f"{SINGLE}.modulation.lin": "transformer.single_transformer_blocks.3.norm.linear",
     "txt_in": "transformer.context_embedder",
 }
-"""A layer as its authors call it -> as diffusers does, below the part of the pipeline."""
+"""A layer as its authors call it -> as diffusers does, below the part of the
+pipeline.
+"""
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -60,24 +64,37 @@ def test_a_layer_of_the_authors_has_the_name_of_diffusers(layer: str) -> None:
 
 
 @pytest.mark.parametrize("numbers", [(), (2, 5), (0,)])
-def test_a_unet_whose_blocks_do_not_repeat_has_no_other_names(numbers: tuple[int, ...]) -> None:
+def test_a_unet_whose_blocks_do_not_repeat_has_no_other_names(
+    numbers: tuple[int, ...],
+) -> None:
     ops = [f"{UNET}input_blocks.{number}.0.op" for number in numbers]
     assert not pipeline_aliases([*ops, f"{UNET}input_blocks.1.1.proj_in"])
 
 
-def fused(prefix: str, names: tuple[str, ...], rows: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """The layers of a fused tensor with their first rows and the rows after the last one."""
+def fused(
+    prefix: str, names: tuple[str, ...], rows: tuple[int, ...]
+) -> dict[str, tuple[int, int]]:
+    """The layers of a fused tensor with their first rows and the rows after the last
+    one.
+    """
     firsts = [sum(rows[:index]) for index in range(len(rows))]
     ends = [first + size for first, size in zip(firsts, rows, strict=True)]
-    return {f"{prefix}{name}": span for name, span in zip(names, zip(firsts, ends, strict=True), strict=True)}
+    return {
+        f"{prefix}{name}": span
+        for name, span in zip(names, zip(firsts, ends, strict=True), strict=True)
+    }
 
 
 QKV = ("attn.to_q", "attn.to_k", "attn.to_v")
 FUSED = {
     f"{OPEN}.attn.in_proj_weight": fused(
-        "text_encoder_2.text_model.encoder.layers.0.self_attn.", ("q_proj", "k_proj", "v_proj"), (6, 6, 6)
+        "text_encoder_2.text_model.encoder.layers.0.self_attn.",
+        ("q_proj", "k_proj", "v_proj"),
+        (6, 6, 6),
     ),
-    f"{FLUX}.img_attn.qkv.weight": fused("transformer.transformer_blocks.0.", QKV, (6, 6, 6)),
+    f"{FLUX}.img_attn.qkv.weight": fused(
+        "transformer.transformer_blocks.0.", QKV, (6, 6, 6)
+    ),
     f"{FLUX}.txt_attn.qkv.weight": fused(
         "transformer.transformer_blocks.0.",
         ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"),
@@ -88,14 +105,22 @@ FUSED = {
     ),
 }
 """A weight that holds several layers -> the rows of each."""
-KOHYA = {"unet": "lora_unet", "transformer": "lora_transformer", "text_encoder": "lora_te1"}
+KOHYA = {
+    "unet": "lora_unet",
+    "transformer": "lora_transformer",
+    "text_encoder": "lora_te1",
+}
 
 
 def whole_base() -> tuple[State, dict[str, tuple[str, int, int]]]:
-    """A base with all of the names, and each layer of diffusers with its weight and its rows there."""
+    """A base with all of the names, and each layer of diffusers with its weight and its
+    rows there.
+    """
     state: State = {}
     places: dict[str, tuple[str, int, int]] = {}
-    for number, (layer, name) in enumerate([*LAYERS.items(), *((op, "") for op in OPS)]):
+    for number, (layer, name) in enumerate(
+        [*LAYERS.items(), *((op, "") for op in OPS)]
+    ):
         state.setdefault(f"{layer}.weight", noise(10, 6, seed=number))
         if name:
             places[name] = (f"{layer}.weight", 0, 10)
@@ -112,7 +137,10 @@ def test_an_adapter_meets_a_base_of_the_authors(program: str, tmp_path: Path) ->
     adapter: State = {}
     expected = {name: tensor.clone() for name, tensor in state.items()}
     for number, (name, (weight, first, end)) in enumerate(places.items()):
-        down, up = noise(2, 6, seed=200 + number), noise(end - first, 2, seed=300 + number)
+        down, up = (
+            noise(2, 6, seed=200 + number),
+            noise(end - first, 2, seed=300 + number),
+        )
         part, _, rest = name.partition(".")
         if program == "kohya":
             begin = KOHYA.get(part, "lora_te2")
@@ -124,25 +152,44 @@ def test_an_adapter_meets_a_base_of_the_authors(program: str, tmp_path: Path) ->
             }
         else:
             adapter |= {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
-        expected[weight][first:end] += (0.5 if program == "kohya" else 1.0) * (up @ down)
+        expected[weight][first:end] += (0.5 if program == "kohya" else 1.0) * (
+            up @ down
+        )
     base = loras.save_base(state, tmp_path / "base.safetensors")
     save_file(adapter, tmp_path / "lora.safetensors")
 
     ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
     loras.check_same(tmp_path / "out.safetensors", expected, 2)
-    report = ckpt.diff(base, tmp_path / "out.safetensors", adapter=tmp_path / "lora.safetensors")
+    report = ckpt.diff(
+        base, tmp_path / "out.safetensors", adapter=tmp_path / "lora.safetensors"
+    )
     assert report.account is not None and not report.account.differs
 
 
 def test_what_has_no_rows_in_a_fused_tensor_is_refused(tmp_path: Path) -> None:
     name = "transformer.transformer_blocks.0.attn.to_k"
     for rows, kind in ((7, "lora_A"), (6, "dora")):
-        adapter = {f"{name}.lora_A.weight": noise(2, 6), f"{name}.lora_B.weight": noise(rows, 2)}
+        adapter = {
+            f"{name}.lora_A.weight": noise(2, 6),
+            f"{name}.lora_B.weight": noise(rows, 2),
+        }
         if kind == "dora":
             adapter[f"{name}.lora_magnitude_vector"] = noise(6)
-        base = loras.save_base({f"{FLUX}.img_attn.qkv.weight": noise(18, 6)}, tmp_path / "base.safetensors")
+        base = loras.save_base(
+            {f"{FLUX}.img_attn.qkv.weight": noise(18, 6)}, tmp_path / "base.safetensors"
+        )
         save_file(adapter, tmp_path / "lora.safetensors")
-        done = run("merge", str(base), str(tmp_path / "lora.safetensors"), "-o", str(tmp_path / "out.pth"))
+        done = run(
+            "merge",
+            str(base),
+            str(tmp_path / "lora.safetensors"),
+            "-o",
+            str(tmp_path / "out.pth"),
+        )
         assert done.code == 2 and not (tmp_path / "out.pth").exists()
-        wanted = b"is DoRA on a fused weight" if kind == "dora" else rb"is \[18, 6\], and .* \[7, 6\]"
+        wanted = (
+            b"is DoRA on a fused weight"
+            if kind == "dora"
+            else rb"is \[18, 6\], and .* \[7, 6\]"
+        )
         assert re.search(wanted, done.err), done.err

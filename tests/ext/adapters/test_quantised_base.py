@@ -1,4 +1,6 @@
-"""A merge into a quantised base is refused, with the command that makes floats of it: pasted, it works."""
+"""A merge into a quantised base is refused, with the command that makes floats of it:
+pasted, it works.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ NAMES = [name for name in layers.LAYERS if len(layers.LAYERS[name][0]()[1].shape
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_command_for_floats_works_when_it_is_pasted(name: str, ending: str, tmp_path: Path) -> None:
+def test_the_command_for_floats_works_when_it_is_pasted(
+    name: str, ending: str, tmp_path: Path
+) -> None:
     torch.manual_seed(len(name))
     tensors, weight = layers.LAYERS[name][0]()
     state = {f"model.fc.{key}": tensor.contiguous() for key, tensor in tensors.items()}
@@ -46,6 +50,11 @@ def test_the_command_for_floats_works_when_it_is_pasted(name: str, ending: str, 
     words[1] = pasted[-1]
     assert ckpt(*words).code == 0
     found = load_file(tmp_path / "out.safetensors")["model.fc.weight"]
-    assert torch.equal(found, (weight.float() + up @ down).to(weight.dtype)) or torch.allclose(
-        found.float(), (weight.float() + up @ down).to(weight.dtype).float(), rtol=1e-2, atol=1e-2
+    assert torch.equal(
+        found, (weight.float() + up @ down).to(weight.dtype)
+    ) or torch.allclose(
+        found.float(),
+        (weight.float() + up @ down).to(weight.dtype).float(),
+        rtol=1e-2,
+        atol=1e-2,
     )
