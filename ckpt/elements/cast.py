@@ -161,7 +161,15 @@ def _narrow_with_mask(values: Array, to: DType) -> tuple[Array, Array]:
             result = values
             infinite = np.isinf(result)
         elif to.name == "float16":
-            result = values.astype("<f2")
+            is_within = (
+                float(np.abs(values).max(initial=0)) < _BEYOND[to.name]
+            )  # not so with NaN
+            halves = (
+                _narrow_finite(values, to, Rows())
+                if is_within
+                else values.astype("<f2")
+            )
+            result = halves.view("<f2")
             infinite = np.isinf(result)
         else:
             # Half of the last bit that stays is added, less a little where that bit is
@@ -225,8 +233,7 @@ def _narrow_finite(values: Array, to: DType, rows: Rows) -> Array:
         return values
     halves = rows.row("<u2", 0, len(values))
     if to.name == "float16":
-        np.copyto(halves.view("<f2"), values, casting="same_kind")
-        return halves
+        return _round_halves(values, halves, rows)
     # As in `_narrow_with_mask`, step by step in one row, without new memory.
     bits = values.view("<u4")
     words = rows.words(2, len(values))
@@ -235,6 +242,35 @@ def _narrow_finite(values: Array, to: DType, rows: Rows) -> Array:
     words += 0x7FFF
     words += bits
     np.right_shift(words, 16, out=halves, casting="unsafe")
+    return halves
+
+
+def _round_halves(values: Array, halves: Array, rows: Rows) -> Array:
+    """float32 numbers below 65,520 as the bits of float16, in `halves`.
+
+    Numpy's own way takes twice as long, and fifty times where numbers are subnormal.
+    """
+    import numpy as np
+
+    bits = values.view("<u4")
+    sizes, units = rows.words(2, len(values)), rows.words(3, len(values))
+    np.bitwise_and(bits, 0x7FFFFFFF, out=sizes)
+    # Adding 2^13 times the power of two below a number leaves the bits that float16 has
+    # at the end of its mantissa, rounded. Subnormals share the unit of the least
+    # exponent.
+    np.bitwise_and(sizes, 0x7F800000, out=units)
+    np.maximum(units, 113 << 23, out=units)
+    units += 13 << 23
+    numbers = sizes.view("<f4")
+    numbers += units.view("<f4")
+    np.copyto(halves, sizes, casting="unsafe")
+    others = rows.row("<u2", 1, len(values))
+    np.right_shift(units, 13, out=others, casting="unsafe")
+    halves += others
+    halves += 2 << 10  # -126 << 10, in 16 bits
+    np.right_shift(bits, 16, out=others, casting="unsafe")
+    others &= 0x8000
+    halves |= others
     return halves
 
 

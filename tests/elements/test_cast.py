@@ -203,6 +203,30 @@ def test_the_block_that_two_have_in_common(shape: tuple[int, int]) -> None:
     assert found == refs.expected(wanted)
 
 
+def test_each_number_between_two_of_float16_is_rounded_as_torch_does() -> None:
+    """Each number of float16, the middle to the next one, and the numbers of float32
+    beside these: subnormals too.
+    """
+    codes = torch.arange(0x7C00, dtype=torch.int16)
+    exact = codes.view(torch.float16).float()
+    middles = (exact[1:] + exact[:-1]) / 2
+    bits = torch.cat([exact, middles, torch.tensor([65519.996])]).view(torch.int32)
+    bits = torch.cat([bits, bits + 1, (bits - 1).clamp_min(0)])
+    numbers = bits.view(torch.float32)
+    numbers = torch.cat([numbers, -numbers])
+    numbers = numbers[numbers.abs() < 65_520]
+    expected = numbers.half()
+
+    data, lost = module.round_numbers(
+        numbers.numpy(), BY_NAME["float16"], module.Rows()
+    )
+    assert bytes(data) == refs.expected(expected) and not lost
+    assert cast(refs.expected(numbers), BY_NAME["float32"], BY_NAME["float16"]) == (
+        bytes(data),
+        0,
+    )
+
+
 @pytest.mark.parametrize("outer", ["computed", "cast again", "overlaid", "laid over"])
 def test_overflows_are_counted_through_a_place_that_is_made_of_another(
     outer: str,

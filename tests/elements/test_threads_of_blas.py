@@ -13,8 +13,16 @@ import numpy as np
 import pytest
 import torch
 from process import environment, python
+from safetensors.torch import load_file, save_file
 
-from ckpt.elements.sums import PIECE, dot_product
+from ckpt.elements.sums import (
+    PIECE,
+    PRODUCTS,
+    ROWS,
+    _tile_size,
+    dot_product,
+    matrix_product,
+)
 
 COUNT = 8 * PIECE + 2341
 """Elements of a tensor: several pieces of a dot product, and a rest."""
@@ -91,6 +99,74 @@ def test_a_dot_product_is_the_sum_of_its_pieces(length: int) -> None:
     )
     assert dot_product(one, two) == pytest.approx(float(expected), rel=1e-15)
     assert dot_product(one, two) == pytest.approx(float(np.dot(one, two)), rel=1e-12)
+
+
+MERGE = """
+import hashlib, sys
+import numpy
+numpy.ones((99, 99), "f4") @ numpy.ones((99, 99), "f4")
+import ckpt
+base, adapter, out = sys.argv[1:]
+ckpt.merge(base, adapter, scale=1.7, out=out)
+found = ckpt.diff(base, out, adapter=adapter).to_json()["adapter"]["pairs"]
+print(hashlib.sha256(open(out, "rb").read()).hexdigest(), [pair["found"] for pair in found])
+"""
+
+
+def test_a_merge_has_one_answer_for_any_number_of_threads(tmp_path: Path) -> None:
+    """The products of its blocks are large enough for threads, and have more rows than
+    a tile and a rest of columns.
+    """
+    chance = torch.Generator().manual_seed(0)
+    base = {"up.weight": torch.randn(70, 1300, generator=chance)}
+    down, up = (
+        torch.randn(64, 1300, generator=chance),
+        torch.randn(70, 64, generator=chance),
+    )
+    save_file(base, tmp_path / "base.safetensors")
+    save_file(
+        {"up.lora_A.weight": down, "up.lora_B.weight": up},
+        tmp_path / "lora.safetensors",
+    )
+    answers = set()
+    for count in "124":
+        out = tmp_path / f"{count}.safetensors"
+        paths = [tmp_path / "base.safetensors", tmp_path / "lora.safetensors", out]
+        done = python(
+            "-c",
+            MERGE,
+            *map(str, paths),
+            env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count),
+        )
+        assert done.code == 0, done.err.decode()
+        answers.add(done.out)
+
+    assert len(answers) == 1
+    expected = base["up.weight"] + (up @ down) * 1.7
+    assert torch.allclose(load_file(out)["up.weight"], expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+@pytest.mark.parametrize("rank", [0, 1, 7, 64, 700, 20_000])
+@pytest.mark.parametrize("rows", [0, 1, 2, ROWS - 1, ROWS, 2 * ROWS + 5])
+def test_a_product_of_matrices_is_that_of_its_tiles(
+    rows: int, rank: int, kind: str
+) -> None:
+    chance = np.random.default_rng(rank)
+    for columns in (0, 1, 15, 16, 33, 700):
+        left = chance.random((rows, rank)).astype(kind)
+        right = chance.random((rank, columns)).astype(kind)
+        out = np.full((rows, columns), np.nan, kind)
+        matrix_product(left, right, out)
+
+        assert out == pytest.approx(
+            left.astype("f8") @ right.astype("f8"), rel=1e-4 if kind == "f4" else 1e-12
+        )
+        height, width = _tile_size(rows, rank, columns)
+        assert height * width * rank <= PRODUCTS or height * width == 1, (
+            "larger ones begin threads"
+        )
+        assert height > 1 or width * rank <= PIECE or width == 1
 
 
 @pytest.fixture(params=["1", "4"])

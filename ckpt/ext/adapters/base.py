@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 
 from ckpt.evidence.wrappers import base_name, unwrapped_name
+from ckpt.ext.adapters.pipelines import Aliases, pipeline_aliases
 from ckpt.model.checkpoint import Entry, names_of
 from ckpt.model.errors import UsageError
 from ckpt.model.names import nearest_names
@@ -98,6 +99,16 @@ class Base:
             if "weight" in leaves:
                 found.setdefault(module.replace(".", "_"), []).append(module)
         return found
+
+    @cached_property
+    def aliases(self) -> Aliases:
+        """The layers of a whole checkpoint of a pipeline, by the names of diffusers."""
+        weights = ("weight", "in_proj_weight")
+        return pipeline_aliases(
+            module
+            for module, leaves in self.children.items()
+            if any(own in leaves for own in weights)
+        )
 
     def weight_of(self, module: str) -> str | None:
         """The name of the weight of a module, or of a parameter, or None."""

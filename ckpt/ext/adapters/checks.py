@@ -19,10 +19,11 @@ from ckpt.elements.blocks import elements, is_dense, same_bytes, slice_of
 from ckpt.elements.cast import AVERAGED, can_cast
 from ckpt.elements.computed import Computed, can_cut
 from ckpt.elements.fill import fill_buffer
+from ckpt.elements.sums import dot_product
 from ckpt.ext.adapters import products
 from ckpt.ext.adapters.base import Base
-from ckpt.ext.adapters.merge import new_tensor
-from ckpt.ext.adapters.plan import Options, Pair, Plan, Planner, Target
+from ckpt.ext.adapters.merge import new_tensor, plan_merge
+from ckpt.ext.adapters.plan import Options, Pair, Plan, Target
 from ckpt.ext.adapters.products import Computing, Term, Work, derived_place
 from ckpt.ext.adapters.reader import Adapter, has_free_scale
 from ckpt.ext.adapters.verdicts import MergeCheck, PairCheck, Sums, Verdict, verdict_of
@@ -50,7 +51,8 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     entries = [row.before for row in rows if row.before is not None]
     base = Base(entries, report.before.path)
     is_free = has_free_scale(adapter)
-    plan = Planner(base, [adapter], Options(scale=1.0 if is_free else None)).plan()
+    options = Options(scale=1.0 if is_free else None)
+    plan = plan_merge(report.before, entries, [adapter], options)
     after = dict(zip(base.names, [row.after for row in rows], strict=True))
     after |= {row.name: row.after for row in report.rows if row.before is None}
     checker = _Checker(plan, after, is_free=is_free)
@@ -319,11 +321,11 @@ def _box_sums(
     change, wanted, unit = change.reshape(-1), wanted.reshape(-1), unit.reshape(-1)
     return Sums(
         int(change.size),
-        float(np.dot(change, change)),
-        float(np.dot(change, wanted)),
-        float(np.dot(wanted, wanted)),
-        float(np.dot(unit, unit)),
-        float(np.dot(weighted, weighted)),
+        dot_product(change, change),
+        dot_product(change, wanted),
+        dot_product(wanted, wanted),
+        dot_product(unit, unit),
+        dot_product(weighted, weighted),
         int(np.count_nonzero(is_visible)),
         int(np.count_nonzero(is_kept)),
         int(np.count_nonzero(is_beyond)),

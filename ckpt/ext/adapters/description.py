@@ -13,8 +13,10 @@ from ckpt.ext.adapters.merge import plan_merge
 from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, has_free_scale, scale_of
 from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun, show, show_folded_names
+from ckpt.surface.api.advice import advise
 
 
 class Fit(NamedTuple):
@@ -130,7 +132,9 @@ def _fit_text(fit: Fit) -> str:
     return f"does not fit: {fit.why}"
 
 
-def describe_adapter(adapter: Adapter, base: Survey | None) -> Description:
+def describe_adapter(
+    adapter: Adapter, base: Survey | None, limits: Limits
+) -> Description:
     """Describe an adapter, and with a base, its fit to that."""
     settings = adapter.settings
     names = [layer.name for layer in adapter.layers]
@@ -151,7 +155,7 @@ def describe_adapter(adapter: Adapter, base: Survey | None) -> Description:
         None
         if settings is None
         else next(iter(listed_texts(settings.values.get("task_type"))), None),
-        None if base is None else _fit_to_base(adapter, base),
+        None if base is None else _fit_to_base(adapter, base, limits),
     )
 
 
@@ -182,7 +186,7 @@ def _layer_scales(adapter: Adapter) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def _fit_to_base(adapter: Adapter, base: Survey) -> Fit:
+def _fit_to_base(adapter: Adapter, base: Survey, limits: Limits) -> Fit:
     """Return the fit of an adapter to a base: each of its tensors has a place there, or
     why not. Reads no weights.
     """
@@ -192,5 +196,6 @@ def _fit_to_base(adapter: Adapter, base: Survey) -> Fit:
             base.checkpoint, base.only_model(None).entries, [adapter], options
         )
     except CkptError as error:
+        advise(error, base, limits)
         return Fit(base.path, error.said_of(base.path), 0)
     return Fit(base.path, None, len(plan.targets))

@@ -49,7 +49,7 @@ class Experts:
 
     def is_parameter(self, layer: Layer) -> bool:
         """Tell whether a layer changes parameters of its module, and not a weight."""
-        return bool(self._candidate_parameters(self._met[layer.module]))
+        return bool(self._candidate_parameters(self._met[layer.key]))
 
     def _candidate_parameters(self, module: str) -> list[Parameter]:
         """The parameters of a module: its own, or those that its experts make up. Their
@@ -135,7 +135,7 @@ class Experts:
         """The parameter that a layer changes. Raises UsageError where none fits, and
         where two do.
         """
-        module = self._met[layer.module]
+        module = self._met[layer.key]
         fitting: list[Parameter] = []
         for one in self._candidate_parameters(module):
             if self._taken.get(one.name, layer.module) == layer.module:
@@ -192,7 +192,7 @@ class Experts:
     def _shown(self, module: str) -> bool | None:
         """The way that another layer of the same module fits, which is not square."""
         for other in self._adapter.layers:
-            if self._met.get(other.module) != module:
+            if self._met.get(other.key) != module:
                 continue
             ways = {
                 way.is_in_out

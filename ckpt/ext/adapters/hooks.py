@@ -16,6 +16,7 @@ from ckpt.ext.adapters.description import Description, describe_adapter
 from ckpt.ext.adapters.reader import read_adapter
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
+from ckpt.surface.api.advice import advise
 from ckpt.surface.api.opening import Input, at_hand
 
 
@@ -25,10 +26,15 @@ def explained_by(
     """The report of a comparison with what an adapter explains of it. Raises
     CkptError.
     """
+    limits = limits or Limits()
     with at_hand(adapter, limits, plugins=plugins) as opened:
         with about(opened.path):
-            found = read_adapter(opened.survey, limits or Limits())
-        return check_merge(report, found)
+            found = read_adapter(opened.survey, limits)
+        try:
+            return check_merge(report, found)
+        except CkptError as error:
+            advise(error, Survey(report.before), limits)
+            raise
 
 
 def description_of(
@@ -52,9 +58,9 @@ def description_of(
             raise
         return None
     if base is None:
-        return describe_adapter(adapter, None)
+        return describe_adapter(adapter, None, limits or Limits())
     with at_hand(base, limits, plugins=plugins) as opened:
-        return describe_adapter(adapter, opened.survey)
+        return describe_adapter(adapter, opened.survey, limits or Limits())
 
 
 class Conversion:

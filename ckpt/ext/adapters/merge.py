@@ -144,7 +144,8 @@ def plan_merge(
         if codes:
             raise _quantised_error(checkpoint.path, labels[0]) from None
         raise
-    if any(target.name in codes for target in plan.targets):
+    changed = [plan.untied.get(target.name, target.name) for target in plan.targets]
+    if any(name in codes for name in changed):
         raise _quantised_error(checkpoint.path, labels[0])
     return plan
 
@@ -154,11 +155,11 @@ def _quantised_error(path: str, label: str) -> UnsupportedError:
     nothing.
     """
     return UnsupportedError(
-        f"holds {label}, to which nothing can be added",
+        f"holds {label}, to which nothing can be added: merge into the weights that it "
+        "was "
+        "quantised from, or into floats made of it",
         path=path,
-        hint=(
-            "merge into the weights that it was quantised from, and quantise the result"
-        ),
+        way=("convert", "--dequantize"),
     )
 
 
@@ -297,6 +298,8 @@ def _merged_checkpoint(
     for target in plan.targets:
         place, dtype, shape = place_after(target)
         entry = target.entry
+        if target.name in plan.untied:
+            ties.append(Leftover(target.name, _untied_text(plan.untied[target.name])))
         if entry is None:
             fresh[target.name] = new_tensor(place, dtype, shape, _first_device(source))
             continue
@@ -333,6 +336,15 @@ def _merged_checkpoint(
         edited_checkpoint(source, _root_of(source, filling, fresh), limits),
         is_edited=True,
     ), ties
+
+
+def _untied_text(embedding: str) -> str:
+    """The words for a head that shared the tensor of an embedding."""
+    return (
+        f"is new: the adapter changes it, and {embedding}, which it was tied to, "
+        "stays: "
+        "tie_word_embeddings in config.json must say false"
+    )
 
 
 def _shape_change_text(before: tuple[int, ...], after: tuple[int, ...]) -> str:

@@ -7,13 +7,15 @@ equally well are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Literal
 
 from ckpt.elements.cast import AVERAGED
 from ckpt.ext.adapters.base import Base, Names, Shift, met_flat_names, met_names
 from ckpt.ext.adapters.experts import Experts, expert_terms, refuse_square
+from ckpt.ext.adapters.pipelines import Part, aliased_part, flat_aliases, rows_of_part
 from ckpt.ext.adapters.products import (
     Factor,
     Magnitude,
@@ -45,6 +47,8 @@ PACKINGS: tuple[Packing, ...] = ("concatenated", "interleaved", "in-out", "out-i
 and a tensor of experts lies.
 """
 _LISTED = 3
+_OF_PICTURES = ("kohya", "diffusers", "ComfyUI")
+"""The programs whose adapters name the layers of a pipeline of diffusers."""
 
 
 class Options(NamedTuple):
@@ -92,10 +96,19 @@ class Plan(NamedTuple):
     pairs: tuple[Pair, ...]
     targets: tuple[Target, ...]
     shifts: tuple[tuple[Shift, ...], ...]
+    untied: Mapping[str, str] = MappingProxyType({})
+    """Weights that are new, because the base shares them with an embedding ->
+    its name.
+    """
     copies: tuple[tuple[str, Entry], ...] = ()
     """Tensors of a checkpoint of training that the base may have too: the name in the
     base, and the tensor.
     """
+
+
+_HEAD = "lm_head"
+"""The layer that a base without a tensor of its own shares with the embedding."""
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
 
 
 class _Change:
@@ -126,6 +139,8 @@ class Planner:
         self._met_by: Names = {}
         self._shown_ways: set[bool] | None = None
         self._names: dict[int, tuple[str, str]] = {}
+        self._untied: dict[str, str] = {}
+        self._parts: dict[str, Part] = {}
 
     def plan(self) -> Plan:
         """The plan for all adapters, each after the other."""
@@ -139,6 +154,7 @@ class Planner:
             tuple(self._pairs),
             tuple(targets),
             tuple(self._shifts),
+            self._untied,
             tuple(self._copies),
         )
 
@@ -151,14 +167,18 @@ class Planner:
     # --- names ------------------------------------------------------------------------
 
     def _add_adapter(self, index: int, adapter: Adapter) -> None:
+        self._parts = {}
         renamed = {
             layer.module: self._rename_module(layer.module) for layer in adapter.layers
         }
         met, shifts = self._meet_layers(adapter, renamed)
         self._shifts.append(tuple(shifts))
         self._add_wholes(adapter, shifts)
+        for layer in adapter.layers:
+            if layer.key not in met and self._untie_head(layer, renamed[layer.module]):
+                met[layer.key] = renamed[layer.module]
         self._refuse_unmet(
-            adapter, [layer for layer in adapter.layers if layer.module not in met]
+            adapter, [layer for layer in adapter.layers if layer.key not in met]
         )
         self._met_by, self._shown_ways = met, None
         for layer in adapter.layers:
@@ -170,10 +190,7 @@ class Planner:
         unscaled: list[Layer] = []
         experts = Experts(self._base, adapter, met)
         for layer in adapter.layers:
-            if (
-                self._add_layer(index, adapter, layer, met[layer.module], experts)
-                is None
-            ):
+            if self._add_layer(index, adapter, layer, met[layer.key], experts) is None:
                 unscaled.append(layer)
         refuse_unscaled(adapter, unscaled)
         self._add_tokens(adapter, shifts)
@@ -195,7 +212,9 @@ class Planner:
         groups: dict[tuple[str, bool], list[Layer]] = {}
         for layer in adapter.layers:
             groups.setdefault((layer.component, layer.is_flat), []).append(layer)
-        for (_, is_flat), layers in groups.items():
+        for (component, is_flat), layers in groups.items():
+            if adapter.style in _OF_PICTURES:
+                layers = self._place_layers(layers, renamed, component)
             names = list(dict.fromkeys(renamed[layer.module] for layer in layers))
             if is_flat:
                 found, moved = met_flat_names(names, self._base)
@@ -204,12 +223,37 @@ class Planner:
                     names, self._base, self._make_fit_test(layers, renamed)
                 )
             met |= {
-                layer.module: found[renamed[layer.module]]
+                layer.key: found[renamed[layer.module]]
                 for layer in layers
                 if renamed[layer.module] in found
             }
             shifts += moved
+            if adapter.style not in _OF_PICTURES:
+                rest = [layer for layer in layers if layer.key not in met]
+                self._place_layers(rest, renamed, component)
+        met |= {key: part.module for key, part in self._parts.items()}
         return met, shifts
+
+    def _place_layers(
+        self, layers: Sequence[Layer], renamed: Names, component: str
+    ) -> list[Layer]:
+        """Find the layers that a whole checkpoint of a pipeline has by other names.
+
+        Returns those that are not found.
+        """
+        aliases = self._base.aliases if layers else {}
+        if not aliases:
+            return list(layers)
+        flat = flat_aliases(aliases, component)
+        rest: list[Layer] = []
+        for layer in layers:
+            name = renamed[layer.module]
+            part = flat.get(name) if layer.is_flat else aliased_part(aliases, name)
+            if part is None:
+                rest.append(layer)
+            else:
+                self._parts[layer.key] = part
+        return rest
 
     def _make_fit_test(
         self, layers: Sequence[Layer], renamed: Names
@@ -249,6 +293,27 @@ class Planner:
             hint = f"{words} leaves them out"
         raise UsageError(f"lacks {what}", path=self._base.path, hint=hint)
 
+    def _untie_head(self, layer: Layer, module: str) -> bool:
+        """Give a head that the base shares with its embedding a tensor of its own.
+
+        Returns False for any other layer. What the adapter learned is about the head
+        alone: added to the embedding, it would change the input too.
+        """
+        name = f"{module}.weight"
+        if module.rpartition(".")[2] != _HEAD or layer.is_embedding:
+            return False
+        shape = (layer.up.shape[0], layer.down.shape[1])
+        found = [own for own in self._base.names if _is_embedding(own)]
+        if len(found) != 1 or self._base.entry(found[0]).tensor.shape != shape:
+            return False
+        change = self._tensor_change(name)
+        if change.whole is None:  # it may be resized by the adapter
+            other = self._changes.get(found[0])
+            own = None if other is None else other.whole
+            change.whole = own or self._base.entry(found[0])
+            self._untied[name] = found[0]
+        return True
+
     # --- one layer --------------------------------------------------------------------
 
     def _add_layer(
@@ -256,7 +321,10 @@ class Planner:
     ) -> Pair | None:
         """Plan one layer. Returns None where nothing says its scale."""
         rank = layer.up.shape[1]
+        part = self._parts.get(layer.key)
         weight = self._base.weight_of(module)
+        if weight is None and self._is_new_weight(module):
+            weight = f"{module}.weight"
         if weight is None and experts.is_parameter(layer):
             return self._add_experts(index, adapter, layer, experts)
         if "mid" in layer.parts:
@@ -266,7 +334,9 @@ class Planner:
             return None
         factor = scale.value * self._weight(index)
         self._refuse_ranks(adapter, layer)
-        if weight is not None:
+        if weight is not None and part is not None and part.slot is not None:
+            targets = [self._add_rows(index, adapter, layer, weight, part, factor)]
+        elif weight is not None:
             targets = [self._add_plain(index, adapter, layer, weight, factor)]
         else:
             targets = self._add_fused(index, adapter, layer, module, factor)
@@ -284,6 +354,11 @@ class Planner:
         )
         self._pairs.append(pair)
         return pair
+
+    def _is_new_weight(self, module: str) -> bool:
+        """Tell whether a layer has no weight in the base, and gets one."""
+        change = self._changes.get(f"{module}.weight")
+        return change is not None and change.whole is not None
 
     def _refuse_ranks(self, adapter: Adapter, layer: Layer) -> None:
         """Raise UsageError for two matrices that have no product."""
@@ -323,6 +398,33 @@ class Planner:
         )
         return weight
 
+    def _add_rows(
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        weight: str,
+        part: Part,
+        factor: float,
+    ) -> str:
+        """Plan a layer that is some rows of a tensor of the base, as its names say."""
+        shape = self._target_shape(weight, adapter)
+        left, right = factors_of(layer)
+        rows = rows_of_part(part, shape)
+        product = left.shape[0], right.columns
+        if rows is None or product != (rows[1], shape[1]):
+            self._refuse_shape(adapter, layer, weight, shape)
+        assert rows is not None
+        if "magnitude" in layer.parts:
+            name = show(layer.name, 80)
+            raise UnsupportedError(
+                f"{name} is DoRA on a fused weight, which is not merged",
+                path=self._base.path,
+            )
+        term = Term(Span(*rows), Span(0, shape[1]), left, right, factor)
+        self._put_term(index, weight, term)
+        return weight
+
     def _is_turned(self, adapter: Adapter, layer: Layer) -> bool:
         """Tell whether a square weight lies as (in, out): an embedding, and a Conv1D of
         GPT-2. Raises UsageError.
@@ -357,7 +459,7 @@ class Planner:
         """The ways in which the weights lie that are not square: True for (in, out)."""
         shown: set[bool] = set()
         for layer in adapter.layers:
-            name = self._base.weight_of(self._met_by.get(layer.module, ""))
+            name = self._base.weight_of(self._met_by.get(layer.key, ""))
             product = layer.up.shape[0], layer.down.shape[1]
             shape = () if name is None else self._base.entry(name).tensor.shape
             if len(shape) == 2 and product[0] != product[1] and not layer.is_embedding:
@@ -777,8 +879,8 @@ class Planner:
         entry = self._base.entry(name) if name in self._base.indices else None
         base = change.whole or entry
         assert base is not None
-        if entry is not None and (change.terms or change.replaced):
-            _refuse_numberless(entry, self._base.path)
+        if change.terms or change.replaced:
+            _refuse_numberless(entry or base, self._base.path)
         steps = [
             Step(index, tuple(terms), change.magnitudes.get(index))
             for index, terms in change.terms.items()
@@ -807,6 +909,11 @@ class Planner:
             names,
         )
         return Target(name, entry, change.whole, work)
+
+
+def _is_embedding(name: str) -> bool:
+    """Tell whether a name is that of the embedding of a language model."""
+    return any(name == end or name.endswith(f".{end}") for end in _EMBEDDINGS)
 
 
 def _refs_of(steps: Iterable[Step]) -> list[TensorRef]:

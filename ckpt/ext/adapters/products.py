@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements
 from ckpt.elements.fill import fill_buffer
+from ckpt.elements.sums import ROWS, matrix_product
 from ckpt.ext.adapters.derived import Derived, Made
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import UnsupportedError
@@ -182,8 +183,11 @@ def _refs_of(step: Step) -> list[TensorRef]:
 
 def derived_place(base: TensorRef, work: Work, dtype: DType) -> Derived:
     """The place of the elements of a tensor after the work, as a dtype."""
-    step = max(1, ELEMENTS // max(1, work.columns)) * max(1, work.columns)
-    return Derived(base, work.refs, step, _Change(base, work, dtype), dtype)
+    columns = max(1, work.columns)
+    count = max(1, ELEMENTS // columns)
+    if count > ROWS:
+        count -= count % ROWS  # whole tiles of a product
+    return Derived(base, work.refs, count * columns, _Change(base, work, dtype), dtype)
 
 
 class _Change:
@@ -284,7 +288,8 @@ class Computing:
         if term.right is not None:
             right = self._right_matrix(term.right)
             held = rows.row(self.kind, _PRODUCT, len(product) * right.shape[1])
-            product = np.matmul(product, right, out=held.reshape(len(product), -1))
+            left, product = product, held.reshape(len(product), -1)
+            matrix_product(left, right, product)
         if term.scale != 1:
             product *= np.asarray(term.scale, self.kind)
         low = term.rows.first + begin * term.rows.step - first

@@ -58,6 +58,13 @@ class Layer(NamedTuple):
         return layer_of(self.module)
 
     @property
+    def key(self) -> str:
+        """The module with its part of a pipeline: two text encoders have layers of one
+        name.
+        """
+        return f"{self.component}_{self.module}" if self.component else self.module
+
+    @property
     def is_embedding(self) -> bool:
         """Tell whether it changes an embedding."""
         return "embedding up" in self.parts

@@ -246,9 +246,11 @@ def _command_options(words: Sequence[str]) -> Sequence[str]:
 
 
 def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
-    """Give an error the command that works instead, where it names one."""
+    """Give an error the command that works instead, where it names one. Its own hint
+    stays where none does.
+    """
     if error.way is not None:
-        error.hint = Ways(survey, limits).way(error.way).text
+        error.hint = Ways(survey, limits).way(error.way).text or error.hint
 
 
 def _lacks_bytes(checkpoint: Checkpoint) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import loras
 import oracle
+import process
 import pytest
 import torch
 from loras import PREFIX, State, noise
@@ -701,6 +702,44 @@ def test_tied_tensors_change_together_and_the_report_says_so(tmp_path: Path) -> 
     assert [(row.name, row.what) for row in report.left_alone] == [
         ("embed.weight", "shares the memory of head.weight, and changes with it")
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_that_the_base_shares_with_its_embedding_gets_a_tensor(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """transformers writes one of both. What was learned is about the head: the
+    embedding stays.
+    """
+    state = loras.base(dtype)
+    head = state.pop("lm_head.weight")
+    embedding = state["model.embed_tokens.weight"]
+    adapter = loras.pairs(loras.linear(state) | {"lm_head.weight": head})
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    done = process.ckpt(
+        "merge", str(base), str(folder), "-o", str(tmp_path / "out.safetensors")
+    )
+    assert done.code == 0, done.err
+    said = " ".join(done.out.decode().split())
+    assert "model.embed_tokens.weight, which it was tied to, stays" in said
+    assert "tie_word_embeddings in config.json must say false" in said
+    loras.check_same(
+        tmp_path / "out.safetensors",
+        loras.merged(state | {"lm_head.weight": embedding}, adapter),
+    )
+    report = ckpt.diff(base, tmp_path / "out.safetensors", adapter=folder)
+    assert report.account is not None and not report.account.differs
+
+    fewer = {
+        "model.embed_tokens.weight": embedding[:29],
+        "model.layers.0.norm.weight": torch.ones(12),
+    }
+    base = loras.save_base(fewer, tmp_path / "fewer.safetensors")
+    only = {name: tensor for name, tensor in adapter.items() if "lm_head" in name}
+    with pytest.raises(ckpt.UsageError, match="lacks 1 layer"):
+        ckpt.merge(base, loras.save_adapter(only, tmp_path / "only"), dry_run=True)
 
 
 def test_damage_of_the_base_stops_the_merge(tmp_path: Path) -> None:
