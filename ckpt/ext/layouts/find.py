@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
 from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, name_likeness
-from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piece
+from ckpt.ext.layouts.pieces import (
+    Loop,
+    Piece,
+    Repeat,
+    cover_of,
+    flat_steps,
+    is_along,
+    loops_in_axes,
+    whole_piece,
+)
 from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
 from ckpt.ext.layouts.scaled import formulas_between
-from ckpt.ext.layouts.search import Found, Index, Search, dtype_of_search, index_of
+from ckpt.ext.layouts.search import (
+    Found,
+    Index,
+    Search,
+    dims_without,
+    dtype_of_search,
+    index_of,
+)
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 
@@ -44,11 +59,17 @@ class Unused(NamedTuple):
     copy_of: str | None = None
     constant: int | None = None
     """The bits of each element that is used nowhere, if they are all one number."""
+    repeats: tuple[Repeat, ...] = ()
+    """The elements that are used nowhere, as slices that are used."""
 
     @property
     def is_padding(self) -> bool:
-        """Tell whether what is used nowhere are rows of one number beside rows that are used."""
-        return self.constant is not None and self.elements < self.of
+        """Tell whether what is used nowhere is padding beside slices that are used.
+
+        Padding is slices of one number, or slices that are there a second time.
+        """
+        is_known = self.constant is not None or bool(self.repeats)
+        return is_known and self.elements < self.of
 
 
 class Findings(NamedTuple):
@@ -356,8 +377,45 @@ class _Finder:
                 if fibres is not None and fibres.is_constant and not own:
                     constant = int.from_bytes(read_elements(leaf.flat, 0, ((1, 1),)).tobytes(), "little")
                 copy = self._copy_of(leaf, whole)
-                rows.append(Unused(leaf.name, missing, leaf.ref.numel, copy, constant))
+                is_apart = bool(own) and constant is None
+                repeats = self._repeated_slices(leaf, own, missing) if is_apart else ()
+                counts = missing, leaf.ref.numel
+                rows.append(Unused(leaf.name, *counts, copy, constant, repeats))
         return rows
+
+    def _repeated_slices(self, leaf: Leaf, used: Sequence[Piece], missing: int) -> tuple[Repeat, ...]:
+        """The slices that pieces leave of a tensor as slices that they use, proved.
+
+        There are none where the slices that are left do not follow each other, or where
+        one of them is no slice that is used.
+        """
+        unused = _unused_slices(leaf, used, missing)
+        fibres = self._fibres_of_source(leaf)
+        if unused is None or fibres is None:
+            return ()
+        sums = fibres.families.get((unused.axis,))
+        left = unused.indices
+        if sums is None or left[-1] - left[0] + 1 != len(left):
+            return ()
+        known: dict[int, int] = {}
+        for index, total in enumerate(sums.tolist()):
+            if not left[0] <= index <= left[-1]:
+                known.setdefault(total, index)
+        others = [known.get(int(sums[index]), -1) for index in left]
+        if min(others) < 0:
+            return ()
+        repeats: list[Repeat] = []
+        first = 0
+        while first < len(others):
+            last = first + 1
+            step = others[last] - others[first] if last < len(others) else 0
+            while last < len(others) and others[last] - others[last - 1] == step:
+                last += 1
+            to = left[0] + first
+            repeats.append(Repeat(unused.axis, to, others[first], last - first, step))
+            first = last
+        pieces = [repeat.piece(leaf.name, leaf.shape) for repeat in repeats]
+        return tuple(repeats) if self._search.is_made(leaf, pieces) else ()
 
     def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
         """The sums of a tensor of A, read as some dtype."""
@@ -380,33 +438,57 @@ class _Finder:
 _SCALED = 64
 """The tensors of A that are looked at for a scale, the most alike by name."""
 _PADDING = 1 << 16
-"""The most rows that are looked at as padding."""
+"""The most slices that are looked at as padding."""
 
 
 def _padding_bits(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
-    """The bits of each element that pieces of a tensor leave, if these are rows and all one number."""
-    import numpy as np
+    """The bits of each element that pieces of a tensor leave.
 
-    width = prod(leaf.shape[1:])
-    if not leaf.shape or missing % width or missing // width > _PADDING:
+    It is None where they leave no whole slices, or slices of several numbers.
+    """
+    unused = _unused_slices(leaf, used, missing)
+    if unused is None:
         return None
-    is_used = np.zeros(leaf.shape[0], bool)
-    for piece in used:
-        loops = row_loops(piece.loops, width)
-        if loops is None or piece.to % width:
-            return None
-        rows = np.array(piece.to // width)
-        for loop in loops:
-            rows = rows[..., None] + np.arange(loop.size) * loop.to
-        is_used[rows.reshape(-1)] = True
-    left = np.flatnonzero(~is_used).tolist()
-    if len(left) != missing // width:
-        return None
-    first = read_elements(leaf.flat, left[0] * width, ((1, 1),))
-    for row in left:
-        if not bool((read_elements(leaf.flat, row * width, ((width, 1),)) == first).all()):
+    inner = tuple(dims_without(leaf.shape, (unused.axis,)))
+    step = flat_steps(leaf.shape)[unused.axis]
+    first = read_elements(leaf.flat, unused.indices[0] * step, ((1, 1),))
+    for index in unused.indices:
+        if not bool((read_elements(leaf.flat, index * step, inner) == first).all()):
             return None
     return int.from_bytes(first.tobytes(), "little")
+
+
+class _Slices(NamedTuple):
+    """Slices of a tensor along one axis."""
+
+    axis: int
+    indices: list[int]
+
+
+def _unused_slices(leaf: Leaf, used: Sequence[Piece], missing: int) -> _Slices | None:
+    """The slices along one axis that pieces leave of a tensor.
+
+    It is None where they leave other elements than all of some slices.
+    """
+    import numpy as np
+
+    steps = flat_steps(leaf.shape)
+    for axis, size in enumerate(leaf.shape):
+        inner = leaf.ref.numel // size
+        if missing % inner or missing // inner > _PADDING:
+            continue
+        is_used = np.zeros(size, bool)
+        for piece in used:
+            indices = np.array(piece.to // steps[axis] % size)
+            for loop in loops_in_axes(piece.loops, steps):
+                if is_along(loop, axis, leaf.shape):
+                    step = loop.to // steps[axis]
+                    indices = indices[..., None] + np.arange(loop.size) * step
+            is_used[indices.reshape(-1) % size] = True
+        left: list[int] = np.flatnonzero(~is_used).tolist()
+        if left and len(left) == missing // inner:
+            return _Slices(axis, left)
+    return None
 
 
 def _wide_dims(shape: Sequence[int]) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ class RecipeReport(NamedTuple):
 
     @property
     def padded(self) -> tuple[Unused, ...]:
-        """The tensors of A of which rows of one number are dropped."""
+        """The tensors of A whose padding is dropped: slices of one number, or second ones."""
         return tuple([row for row in self.findings.unused if row.is_padding])
 
     @property

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from ckpt.ext.layouts.find import VALUES, Findings, Made, Unused
-from ckpt.ext.layouts.pieces import Loop, Piece
+from ckpt.ext.layouts.pieces import Loop, Piece, Repeat
 from ckpt.ext.layouts.proof import Leaf
 from ckpt.ext.layouts.templates import Affine, Form, Template, forms_of, place_name, template_of
 from ckpt.model.dtypes import BY_NAME, DType
@@ -100,6 +100,8 @@ class Leftovers(NamedTuple):
     """The tensor of A that it must be equal to, byte by byte."""
     constant: int | None = None
     """The bits of each of these elements, if they are all one number."""
+    repeats: tuple[Repeat, ...] = ()
+    """These elements as other slices of the same tensor."""
 
 
 class Recipe(NamedTuple):
@@ -127,6 +129,7 @@ class Wanted(NamedTuple):
     dropped: int = 0
     equal_to: str | None = None
     constant: int | None = None
+    repeats: tuple[Repeat, ...] = ()
 
 
 class Expanded(NamedTuple):
@@ -157,9 +160,8 @@ def expand_recipe(recipe: Recipe) -> Expanded:
     for left in recipe.dropped:
         for places in _place_cases(left.places):
             name = _template_name(left.source, places)
-            _add_wanted(
-                wanted, Wanted(name, left.shape, left.dtype, left.elements, left.equal_to, left.constant)
-            )
+            rest = left.elements, left.equal_to, left.constant, left.repeats
+            _add_wanted(wanted, Wanted(name, left.shape, left.dtype, *rest))
     return Expanded(tuple(targets.values()), wanted)
 
 
@@ -277,7 +279,7 @@ def _dropped_rows(
     groups: dict[object, list[Unused]] = {}
     for row in unused:
         form, leaf = forms[row.name], leaves[row.name]
-        kind = (leaf.shape, leaf.dtype, row.elements, row.constant, row.copy_of)
+        kind = (leaf.shape, leaf.dtype, *row[1:])
         groups.setdefault((form.text, form.widths, kind), []).append(row)
     for rows in groups.values():
         numbers = [forms[row.name].numbers for row in rows]
@@ -296,7 +298,7 @@ def _dropped_row(row: Unused, form: Form, leaf: Leaf, values: Sequence[Sequence[
         name = place_name(place)
         numbers.append(Affine(0, ((name, 1),)) if len(own) > 1 else Affine(number))
         places += [(name, own)] if len(own) > 1 else []
-    counts = row.elements, row.copy_of, row.constant
+    counts = row.elements, row.copy_of, row.constant, row.repeats
     return Leftovers(template_of(form, numbers), tuple(places), leaf.shape, leaf.dtype, *counts)
 
 

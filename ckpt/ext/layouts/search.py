@@ -225,11 +225,12 @@ class Search:
         """Make the slices that A has not constants, if all of them are; tell whether they are."""
         import numpy as np
 
-        if family != (0,) or 2 * int(missing.sum()) > len(missing):
+        if len(family) > 1 or 2 * int(missing.sum()) > len(missing):
             return False
-        inner = target.ref.numel // target.shape[0]
+        step = flat_steps(target.shape)[family[0]]
+        inner = tuple(dims_without(target.shape, family))
         for number in np.flatnonzero(missing).tolist():
-            row = read_elements(target.flat, number * inner, ((inner, 1),))
+            row = read_elements(target.flat, number * step, inner).reshape(-1)
             if not bool((row == row[0]).all()):
                 return False
             bits = int.from_bytes(row[:1].tobytes(), "little")

@@ -216,6 +216,27 @@ def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> 
     assert not (tmp_path / "no.pth").exists()
 
 
+def test_rows_that_repeat_others_must_do_so_wherever_the_recipe_is_applied(
+    tmp_path: Path,
+) -> None:
+    a, b, _, after = pair("padded by the last row", 1, tmp_path)
+    report = ckpt.recipe(b, a, out=tmp_path / "r.json")
+    assert report.is_whole
+    assert [row.name for row in report.padded] == sorted(after)
+    name = "blocks.1.fc.weight"
+    after[name] = after[name].copy()
+    after[name][-1, -1] += 1
+    other = relaid.saved(after, tmp_path / "c.pth")
+    problem = f"{name} must repeat some of its slices, and has other values"
+    with pytest.raises(LossError, match=problem):
+        ckpt.convert(other, recipe=tmp_path / "r.json", out=tmp_path / "no.pth")
+    checked = ckpt.recipe(other, a, check=tmp_path / "r.json")
+    assert [row.name for row in checked.unused] == [name]
+    words = {"recipe": tmp_path / "r.json", "reverse": True}
+    again = ckpt.convert(a, out=tmp_path / "again.pth", **words)  # type: ignore[arg-type]
+    assert ckpt.diff(again.path or "", b).same
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -371,6 +392,36 @@ def test_a_strange_rule_is_refused_in_one_line(name: str, tmp_path: Path) -> Non
         ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.pth").exists()
+
+
+_REPEATED = {"axis": 0, "to": 2, "from": 1, "count": 2, "from_step": 0}
+_STRANGE_REPEATS = {
+    "an axis that is not there": {**_REPEATED, "axis": 1},
+    "slices beyond the end": {**_REPEATED, "count": 3},
+    "slices before the first one": {**_REPEATED, "from_step": -2},
+    "no slices": {**_REPEATED, "count": 0},
+    "a huge count": {**_REPEATED, "count": 1 << 50},
+    "an unknown field": {**_REPEATED, "run": "rm"},
+}
+
+
+@pytest.mark.parametrize("name", _STRANGE_REPEATS)
+def test_strange_repeats_are_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    a = relaid.saved({"y": np.ones(4, np.float32)}, tmp_path / "a.pth")
+    dropped = {"tensor": "y", "shape": [4], "dtype": "float32", "elements": 2}
+    document = {
+        "schema": {"name": "ckpt.layout", "version": 1},
+        "ckpt": "0",
+        "rules": [{**_RULE, "shape": [2], "of": [{**_PART, "sizes": [2]}]}],
+        "dropped": [{**dropped, "repeats": [_STRANGE_REPEATS[name]]}],
+    }
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with pytest.raises(UnreadableError) as caught:
+        ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert "\n" not in str(caught.value)
+    document["dropped"] = [{**dropped, "repeats": [_REPEATED]}]
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
 
 
 def test_overlapping_and_missing_pieces_do_not_add_up(tmp_path: Path) -> None:
