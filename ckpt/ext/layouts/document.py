@@ -8,7 +8,7 @@ from math import prod
 
 from ckpt.bytes.location import locate
 from ckpt.bytes.source import read_limited
-from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
 from ckpt.ext.layouts.pieces import Loop, Repeat
 from ckpt.ext.layouts.rules import EACH, Leftovers, Part, Recipe, Rule, dtype_named

@@ -6,8 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
+from ckpt.ext.layouts.findings import (
+    ASSUMED,
+    CONSTANT,
+    NEIGHBOURS,
+    VALUES,
+    Findings,
+    Made,
+    Unused,
+)
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
 from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, name_likeness
+from ckpt.ext.layouts.others import proposed_pieces
 from ckpt.ext.layouts.pieces import (
     Loop,
     Piece,
@@ -18,7 +28,8 @@ from ckpt.ext.layouts.pieces import (
     loops_in_axes,
     whole_piece,
 )
-from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
+from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved, read_elements
+from ckpt.ext.layouts.samples import Sample, first_layers, sample_of
 from ckpt.ext.layouts.scaled import formulas_between
 from ckpt.ext.layouts.search import (
     Found,
@@ -31,52 +42,8 @@ from ckpt.ext.layouts.search import (
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 
-VALUES, NEIGHBOURS, ASSUMED, CONSTANT = "values", "neighbours", "assumed", "constant"
-"""The grounds on which a tensor is made so: its values, the names of its neighbours, the user, or that it is one number."""
 _WAYS = 8
 """The ways that are named where several fit."""
-
-
-class Made(NamedTuple):
-    """A tensor of B: the pieces that it is made of and what decided them, or why it has none.
-
-    `ways` are the tensors of A that fit where nothing decides between them.
-    """
-
-    name: str
-    pieces: tuple[Piece, ...] | None
-    by: str = VALUES
-    why: str = ""
-    ways: tuple[str, ...] = ()
-
-
-class Unused(NamedTuple):
-    """A tensor of A of which elements are used nowhere, and how many. `copy_of` is one that is used and has the same bytes."""
-
-    name: str
-    elements: int
-    of: int
-    copy_of: str | None = None
-    constant: int | None = None
-    """The bits of each element that is used nowhere, if they are all one number."""
-    repeats: tuple[Repeat, ...] = ()
-    """The elements that are used nowhere, as slices that are used."""
-
-    @property
-    def is_padding(self) -> bool:
-        """Tell whether what is used nowhere is padding beside slices that are used.
-
-        Padding is slices of one number, or slices that are there a second time.
-        """
-        is_known = self.constant is not None or bool(self.repeats)
-        return is_known and self.elements < self.of
-
-
-class Findings(NamedTuple):
-    """The tensors of B in order, with their pieces of A, and the tensors of A with elements that are used nowhere."""
-
-    made: tuple[Made, ...]
-    unused: tuple[Unused, ...]
 
 
 Progress = Callable[[int], None]
@@ -118,46 +85,201 @@ class _Finder:
         """The constant tensors of A by their number and their shape, read as each dtype."""
         self._ambiguous: dict[str, Found] = {}
         self._evidence = Evidence([leaf.name for leaf in targets], [leaf.name for leaf in sources])
-        self._read(executor, progress)
-
-    def _read(self, executor: Executor, progress: Progress | None) -> None:
-        """Make the fingerprints of all tensors: of B as they are, of A as each dtype of B that they may have become."""
-        dtypes = list(dict.fromkeys([leaf.dtype for leaf in self._targets]))
-        rows: list[tuple[int, DType]] = []
-        for number, leaf in enumerate(self._sources):
-            rows += [(number, to) for to in dtypes if dtype_of_search(leaf.dtype, to) is not None]
-        tasks = [
-            Task(fibres_of, (self._sources[number].ref, to), self._sources[number].ref.nbytes)
-            for number, to in rows
-        ]
-        own = [Task(fibres_of, (leaf.ref, leaf.dtype), leaf.ref.nbytes) for leaf in self._targets]
-        results = run_each(executor, [*tasks, *own], progress)
-        self._of_sources: dict[DType, dict[int, Fibres]] = {to: {} for to in dtypes}
-        for (number, to), result in zip(rows, results, strict=False):
-            if isinstance(result, Failed):
-                raise_unreadable(self._sources[number].name, result)
-            else:
-                self._of_sources[to][number] = result
+        self._executor = executor
+        self._progress = progress
+        self._dtypes = list(dict.fromkeys([leaf.dtype for leaf in targets]))
+        self._of_sources: dict[DType, dict[int, Fibres]] = {to: {} for to in self._dtypes}
         self._of_targets: dict[str, Fibres] = {}
-        for leaf, result in zip(self._targets, results[len(rows) :], strict=True):
+        self._samples: dict[tuple[int, DType], Sample | None] = {}
+
+    def _sample(self, leaf: Leaf, dtype: DType) -> Sample | None:
+        """The sample of a tensor, read once. Raises UnreadableError."""
+        key = id(leaf), dtype
+        if key not in self._samples:
+            self._samples[key] = sample_of(leaf, dtype)
+        return self._samples[key]
+
+    def _read(self, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> None:
+        """Make the fingerprints of tensors that have none.
+
+        Those of B are read as they are, those of A as each dtype of B that they may
+        have become.
+        """
+        rows = [
+            (leaf, to)
+            for leaf in sources
+            for to in self._dtypes
+            if dtype_of_search(leaf.dtype, to) is not None
+            if self._numbers[leaf.name] not in self._of_sources[to]
+        ]
+        own = [leaf for leaf in targets if leaf.name not in self._of_targets]
+        tasks = [Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to in rows]
+        tasks += [Task(fibres_of, (leaf.ref, leaf.dtype), leaf.ref.nbytes) for leaf in own]
+        results = run_each(self._executor, tasks, self._progress)
+        for (leaf, to), result in zip(rows, results, strict=False):
+            if isinstance(result, Failed):
+                raise_unreadable(leaf.name, result)
+            else:
+                self._of_sources[to][self._numbers[leaf.name]] = result
+        for leaf, result in zip(own, results[len(rows) :], strict=True):
             if isinstance(result, Failed):
                 raise_unreadable(leaf.name, result)
             else:
                 self._of_targets[leaf.name] = result
 
+    def _are_proved(self, proposals: Sequence[tuple[Leaf, tuple[Piece, ...]]]) -> list[bool]:
+        """Tell of each target and its pieces whether the bytes are the same. Raises UnreadableError."""
+        tasks: list[Task[bool]] = []
+        for target, pieces in proposals:
+            own = {piece.source: self._by_name[piece.source] for piece in pieces if piece.source is not None}
+            tasks.append(Task(are_proved, (pieces, target, own), 2 * target.ref.nbytes))
+        proved: list[bool] = []
+        for (target, _), result in zip(
+            proposals, run_each(self._executor, tasks, self._progress), strict=True
+        ):
+            if isinstance(result, Failed):
+                raise_unreadable(target.name, result)
+            else:
+                proved.append(result)
+        return proved
+
     def findings(self) -> Findings:
-        """Search in the order of certainty: whole tensors, slices, flat ones; then what only names decide."""
+        """Search in the order of certainty and of cost.
+
+        First come equal tensors, then the first layers and what they say of the others;
+        then all that is left, and what only names decide.
+        """
         for target in self._targets:
             if not target.ref.numel:
                 self._made[target.name] = Made(target.name, ())
-        self._find_whole()
-        self._find_slices()
+        self._find_equal()
+        while self._find_first_layers():
+            pass
+        used = self._used_names()
+        fresh = [leaf for leaf in self._sources if leaf.name not in used]
+        self._find_among(fresh, self._open())
+        if used and self._open():
+            self._find_among(self._sources, self._open())
         self._settle_ambiguous()
         self._find_flat()
         self._find_constants()
         self._find_scaled()
         made = [self._made.get(leaf.name) or self._unmade_target(leaf) for leaf in self._targets]
         return Findings(tuple(made), tuple(self._unused_tensors()))
+
+    def _find_equal(self) -> None:
+        """Find the tensors of B that are all of a tensor of A in the same order."""
+        sizes = {(leaf.ref.numel, leaf.dtype) for leaf in self._targets}
+        equal: dict[tuple[int, DType, bytes], list[Leaf]] = {}
+        for leaf in self._sources:
+            for to in self._dtypes:
+                if (leaf.ref.numel, to) in sizes and dtype_of_search(leaf.dtype, to) is not None:
+                    sample = self._sample(leaf, to)
+                    if sample is not None and not sample.is_constant:
+                        key = leaf.ref.numel, to, sample.data
+                        equal.setdefault(key, []).append(leaf)
+        proposals: list[tuple[Leaf, tuple[Piece, ...]]] = []
+        for target in self._targets:
+            sample = self._sample(target, target.dtype)
+            if sample is not None:
+                key = target.ref.numel, target.dtype, sample.data
+                for leaf in equal.get(key, ())[:_EQUAL]:
+                    proposals.append((target, (whole_piece(leaf.name, leaf.ref.numel),)))
+        ways: dict[str, list[tuple[Piece, ...]]] = {}
+        for (target, pieces), is_right in zip(proposals, self._are_proved(proposals), strict=True):
+            if is_right:
+                ways.setdefault(target.name, []).append(pieces)
+        for target in self._targets:
+            if target.name in ways:
+                first, *others = ways[target.name]
+                self._take(target, Found(first, tuple(others)))
+
+    def _find_first_layers(self) -> bool:
+        """Find the open tensors of the first layers, and what follows for the others.
+
+        Return whether something was found. It is no use where all would be looked at.
+        """
+        left = self._open()
+        used = self._used_names()
+        sources = first_layers([leaf for leaf in self._sources if leaf.name not in used])
+        targets = first_layers(left)
+        if len(targets) == len(left):
+            return False
+        count = len(self._made)
+        self._find_among(sources, targets)
+        for target in targets:
+            beside = None if target.name in self._made else self._bias_pieces(target)
+            if beside is not None and not self._is_constant(target):
+                self._note_pieces(target.name, beside)
+        made = [row for row in self._made.values() if row.by == VALUES]
+        proposals = list(proposed_pieces(made, self._targets_by_name, self._open(), self._by_name))
+        for (target, pieces), is_right in zip(proposals, self._are_proved(proposals), strict=True):
+            if is_right and target.name not in self._made:
+                self._note_pieces(target.name, pieces)
+        return len(self._made) > count
+
+    def _find_among(self, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> None:
+        """Find tensors of B among tensors of A by their fingerprints.
+
+        First come those that are all of one tensor. Where `sources` are those that are
+        used nowhere yet, what they make is no source of slices any more.
+        """
+        self._read(sources, targets)
+        before = self._used_names()
+        is_fresh = not any(leaf.name in before for leaf in sources)
+        numbers = {self._numbers[leaf.name] for leaf in sources}
+        varied = [target for target in targets if not self._is_constant(target)]
+        for dtype in dict.fromkeys([target.dtype for target in varied]):
+            own = [target for target in varied if target.dtype == dtype]
+            every = self._of_sources[dtype]
+            rows = {number: row for number, row in every.items() if number in numbers}
+            whole = index_of(rows, whole_only=True)
+            left: list[Leaf] = []
+            for target in own:
+                fibres = self._of_targets[target.name]
+                found = self._search.whole(target, fibres, whole)
+                self._take(target, found)
+                if found is None:
+                    left.append(target)
+            if is_fresh:
+                used = self._used_names()
+                rows = {number: row for number, row in rows.items() if self._sources[number].name not in used}
+            if left:
+                self._find_slices(left, index_of(rows))
+
+    def _find_slices(self, targets: Sequence[Leaf], index: Index) -> None:
+        """Find the tensors of B that are a slice, or are put together from slices."""
+        for target in targets:
+            fibres = self._of_targets[target.name]
+            found = self._search.whole(target, fibres, index)
+            why = ""
+            if found is None:
+                found, why = self._search.assembled(target, fibres, index)
+            self._take(target, found)
+            if found is None and why:
+                self._why[target.name] = why
+
+    def _is_constant(self, target: Leaf) -> bool:
+        """Tell whether all elements of a tensor of B are one number. Raises UnreadableError."""
+        sample = self._sample(target, target.dtype)
+        if sample is not None and not sample.is_constant:
+            return False
+        self._read((), [target])
+        return self._of_targets[target.name].is_constant
+
+    def _fibres_as(self, leaf: Leaf, dtype: DType) -> Fibres | None:
+        """The sums of a tensor of A that may be one number, read as a dtype.
+
+        It is None for one that is not, as its sample says. Raises UnreadableError.
+        """
+        if dtype_of_search(leaf.dtype, dtype) is None:
+            return None
+        sample = self._sample(leaf, dtype)
+        if sample is not None and not sample.is_constant:
+            return None
+        self._read([leaf], ())
+        row = self._of_sources[dtype][self._numbers[leaf.name]]
+        return row if row.is_constant else None
 
     def _note_pieces(self, name: str, pieces: Sequence[Piece], by: str = VALUES) -> None:
         """Note how a tensor of B is made."""
@@ -172,15 +294,8 @@ class _Finder:
             for leaf in self._targets
             if leaf.name not in self._made
             and leaf.name not in self._ambiguous
-            and not self._of_targets[leaf.name].is_constant
+            and not self._is_constant(leaf)
         ]
-
-    def _find_whole(self) -> None:
-        """Find the tensors of B that are all of one tensor of A."""
-        indices = {to: index_of(fibres, whole_only=True) for to, fibres in self._of_sources.items()}
-        for target in self._open():
-            found = self._search.whole(target, self._of_targets[target.name], indices[target.dtype])
-            self._take(target, found)
 
     def _take(self, target: Leaf, found: Found | None) -> None:
         """Note what was found of a tensor: how it is made, or that several ways fit."""
@@ -190,32 +305,6 @@ class _Finder:
             self._ambiguous[target.name] = found
         else:
             self._note_pieces(target.name, found.pieces)
-
-    def _find_slices(self) -> None:
-        """Find the tensors of B that are put together from slices: of what is not used yet, then of all of A."""
-        used = self._used_names()
-        fresh: dict[DType, Index] = {}
-        every: dict[DType, Index] = {}
-        for target in self._open():
-            if target.dtype not in fresh:
-                fibres = self._of_sources[target.dtype]
-                unused = {
-                    number: row for number, row in fibres.items() if self._sources[number].name not in used
-                }
-                fresh[target.dtype] = index_of(unused)
-            fibres_here = self._of_targets[target.name]
-            found = self._search.whole(target, fibres_here, fresh[target.dtype])
-            why = ""
-            if found is None:
-                found, why = self._search.assembled(target, fibres_here, fresh[target.dtype])
-            if found is None and used:
-                if target.dtype not in every:
-                    every[target.dtype] = index_of(self._of_sources[target.dtype])
-                found, second = self._search.assembled(target, fibres_here, every[target.dtype])
-                why = second or why
-            self._take(target, found)
-            if found is None and why:
-                self._why[target.name] = why
 
     def _used_names(self) -> set[str]:
         """The tensors of A of which something is used."""
@@ -274,9 +363,9 @@ class _Finder:
         """Decide what constant tensors are made of: by the user, by the weight beside them, by names; else they are a number."""
         fitting: dict[str, list[str]] = {}
         for target in self._targets:
-            fibres = self._of_targets[target.name]
-            if target.name in self._made or not fibres.is_constant:
+            if target.name in self._made or not self._is_constant(target):
                 continue
+            fibres = self._of_targets[target.name]
             beside = self._bias_pieces(target)
             ways = [] if beside is not None else self._constant_ways(target)
             assumed = self._assumed.get(target.name)
@@ -336,11 +425,11 @@ class _Finder:
         table = self._constants.get(target.dtype)
         if table is None:
             table = self._constants[target.dtype] = {}
-            for number, row in self._of_sources[target.dtype].items():
-                if row.is_constant:
-                    table.setdefault((row.first, _wide_dims(row.shape)), []).append(
-                        self._sources[number].name
-                    )
+            for leaf in self._sources:
+                row = self._fibres_as(leaf, target.dtype)
+                if row is not None:
+                    key = row.first, _wide_dims(row.shape)
+                    table.setdefault(key, []).append(leaf.name)
         return table.get((self._of_targets[target.name].first, _wide_dims(target.shape)), [])
 
     def _unmade_target(self, target: Leaf) -> Made:
@@ -361,22 +450,20 @@ class _Finder:
                 else:
                     pieces.setdefault(piece.source, []).append(piece)
         rows: list[Unused] = []
-        self._by_total: dict[tuple[int, tuple[int, ...], DType], list[str]] = {}
-        for leaf in self._sources:
-            fibres = self._fibres_of_source(leaf)
-            if fibres is not None:
-                self._by_total.setdefault((fibres.total, fibres.shape, leaf.dtype), []).append(leaf.name)
+        equal: dict[tuple[object, ...], list[str]] = {}
+        for name in sorted(whole, key=self._numbers.__getitem__):
+            equal.setdefault(self._copy_key(self._by_name[name]), []).append(name)
         for leaf in self._sources:
             if leaf.name in whole or not leaf.ref.numel:
                 continue
             own = [piece.turned(leaf.name) for piece in pieces.get(leaf.name, ())]
             missing = cover_of(own, leaf.ref.numel).missing
             if missing:
-                fibres = self._fibres_of_source(leaf)
                 constant = _padding_bits(leaf, own, missing) if own else None
-                if fibres is not None and fibres.is_constant and not own:
-                    constant = int.from_bytes(read_elements(leaf.flat, 0, ((1, 1),)).tobytes(), "little")
-                copy = self._copy_of(leaf, whole)
+                if not own and self._is_one_number(leaf):
+                    first = read_elements(leaf.flat, 0, ((1, 1),))
+                    constant = int.from_bytes(first.tobytes(), "little")
+                copy = self._copy_of(leaf, equal)
                 is_apart = bool(own) and constant is None
                 repeats = self._repeated_slices(leaf, own, missing) if is_apart else ()
                 counts = missing, leaf.ref.numel
@@ -418,23 +505,41 @@ class _Finder:
         return tuple(repeats) if self._search.is_made(leaf, pieces) else ()
 
     def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
-        """The sums of a tensor of A, read as some dtype."""
+        """The sums of a tensor of A, read as some dtype. Raises UnreadableError."""
         number = self._numbers[leaf.name]
-        return next((rows[number] for rows in self._of_sources.values() if number in rows), None)
+        self._read([leaf], ())
+        found = [rows[number] for rows in self._of_sources.values() if number in rows]
+        return found[0] if found else None
 
-    def _copy_of(self, leaf: Leaf, whole: set[str]) -> str | None:
+    def _is_one_number(self, leaf: Leaf) -> bool:
+        """Tell whether all elements of a tensor of A are one number. Raises UnreadableError."""
+        sample = self._sample(leaf, leaf.dtype)
+        if sample is not None and not sample.is_constant:
+            return False
+        fibres = self._fibres_of_source(leaf)
+        return fibres is not None and fibres.is_constant
+
+    def _copy_key(self, leaf: Leaf) -> tuple[object, ...]:
+        """The properties that a tensor of A and its copies have in common."""
+        sample = self._sample(leaf, leaf.dtype)
+        if sample is not None:
+            return leaf.shape, leaf.dtype, sample.data
+        fibres = self._fibres_of_source(leaf)
+        return leaf.shape, leaf.dtype, fibres.total if fibres is not None else leaf.name
+
+    def _copy_of(self, leaf: Leaf, equal: Mapping[tuple[object, ...], Sequence[str]]) -> str | None:
         """A used tensor of A with the same bytes as one that is used nowhere."""
-        own = self._fibres_of_source(leaf)
-        if own is None:
-            return None
-        for name in self._by_total.get((own.total, own.shape, leaf.dtype), ()):
+        for name in equal.get(self._copy_key(leaf), ()):
             # Constants are equal by chance, unless they are what each rank has.
-            may_be = not own.is_constant or is_of_other_rank(leaf.name, name)
-            if may_be and name in whole and is_proved(whole_piece(name, leaf.ref.numel), leaf, self._by_name):
+            is_alike = is_of_other_rank(leaf.name, name) or not self._is_one_number(leaf)
+            piece = whole_piece(name, leaf.ref.numel)
+            if is_alike and is_proved(piece, leaf, self._by_name):
                 return name
         return None
 
 
+_EQUAL = 16
+"""The tensors of A that are compared with one of B as they are."""
 _SCALED = 64
 """The tensors of A that are looked at for a scale, the most alike by name."""
 _PADDING = 1 << 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -125,6 +125,11 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
         if not bool((made == wanted).all()):
             return False
     return True
+
+
+def are_proved(pieces: Sequence[Piece], target: Leaf, sources: Mapping[str, Leaf]) -> bool:
+    """Tell whether all pieces of a target are proved. Raises UnreadableError."""
+    return all(is_proved(piece, target, sources) for piece in pieces)
 
 
 def cast_elements(raw: Array, source: DType, to: DType) -> Array:

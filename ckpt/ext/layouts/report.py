@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt.ext.layouts.document import recipe_json
-from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS, Findings, Made, Unused
+from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS, Findings, Made, Unused
 from ckpt.ext.layouts.rules import Recipe
 from ckpt.ext.layouts.sides import Passed
 from ckpt.model.rows import NamedTuple

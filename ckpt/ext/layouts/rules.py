@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
-from ckpt.ext.layouts.find import VALUES, Findings, Made, Unused
+from ckpt.ext.layouts.findings import VALUES, Findings, Made, Unused
 from ckpt.ext.layouts.pieces import Loop, Piece, Repeat
 from ckpt.ext.layouts.proof import Leaf
 from ckpt.ext.layouts.templates import Affine, Form, Template, forms_of, place_name, template_of

@@ -17,7 +17,7 @@ from ckpt.ext.layouts.pieces import (
     matched_dims,
     nest_places,
 )
-from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
+from ckpt.ext.layouts.proof import Leaf, are_proved, cast_elements, is_proved, read_elements
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
 
@@ -117,7 +117,7 @@ class Search:
 
     def is_made(self, target: Leaf, pieces: Sequence[Piece]) -> bool:
         """Tell whether all pieces are proved."""
-        return all(is_proved(piece, target, self._by_name) for piece in pieces)
+        return are_proved(pieces, target, self._by_name)
 
     def whole(self, target: Leaf, fibres: Fibres, index: Index) -> Found | None:
         """The pieces of a tensor that is one slice of A, or all of one tensor: in the same order, or with its axes permuted."""
