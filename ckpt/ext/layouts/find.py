@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
@@ -29,7 +30,7 @@ from ckpt.ext.layouts.pieces import (
     whole_piece,
 )
 from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved, read_elements
-from ckpt.ext.layouts.samples import Sample, first_layers, sample_of
+from ckpt.ext.layouts.samples import ONE, first_layers, sample_of
 from ckpt.ext.layouts.scaled import formulas_between
 from ckpt.ext.layouts.search import (
     Found,
@@ -47,6 +48,8 @@ _WAYS = 8
 
 
 Progress = Callable[[int], None]
+Proposal = tuple[Leaf, tuple[Piece, ...]]
+"""A tensor of B, and the pieces that it may be made of."""
 
 
 def find_layout(
@@ -90,14 +93,14 @@ class _Finder:
         self._dtypes = list(dict.fromkeys([leaf.dtype for leaf in targets]))
         self._of_sources: dict[DType, dict[int, Fibres]] = {to: {} for to in self._dtypes}
         self._of_targets: dict[str, Fibres] = {}
-        self._samples: dict[tuple[int, DType], Sample | None] = {}
+        self._samples: dict[DType, dict[int, int | None]] = {}
 
-    def _sample(self, leaf: Leaf, dtype: DType) -> Sample | None:
+    def _sample(self, leaf: Leaf, dtype: DType) -> int | None:
         """The sample of a tensor, read once. Raises UnreadableError."""
-        key = id(leaf), dtype
-        if key not in self._samples:
-            self._samples[key] = sample_of(leaf, dtype)
-        return self._samples[key]
+        known = self._samples.setdefault(dtype, {})
+        if id(leaf) not in known:
+            known[id(leaf)] = sample_of(leaf, dtype)
+        return known[id(leaf)]
 
     def _read(self, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> None:
         """Make the fingerprints of tensors that have none.
@@ -127,21 +130,22 @@ class _Finder:
             else:
                 self._of_targets[leaf.name] = result
 
-    def _are_proved(self, proposals: Sequence[tuple[Leaf, tuple[Piece, ...]]]) -> list[bool]:
-        """Tell of each target and its pieces whether the bytes are the same. Raises UnreadableError."""
-        tasks: list[Task[bool]] = []
-        for target, pieces in proposals:
-            own = {piece.source: self._by_name[piece.source] for piece in pieces if piece.source is not None}
-            tasks.append(Task(are_proved, (pieces, target, own), 2 * target.ref.nbytes))
-        proved: list[bool] = []
-        for (target, _), result in zip(
-            proposals, run_each(self._executor, tasks, self._progress), strict=True
-        ):
-            if isinstance(result, Failed):
-                raise_unreadable(target.name, result)
-            else:
-                proved.append(result)
-        return proved
+    def _proved(self, proposals: Iterable[Proposal]) -> Iterator[Proposal]:
+        """Yield the proposals that bytes prove. Raises UnreadableError."""
+        rest = iter(proposals)
+        while some := list(islice(rest, _AT_ONCE)):
+            tasks: list[Task[bool]] = []
+            for target, pieces in some:
+                names = {piece.source for piece in pieces if piece.source is not None}
+                own = {name: self._by_name[name] for name in names}
+                task = Task(are_proved, (pieces, target, own), 2 * target.ref.nbytes)
+                tasks.append(task)
+            results = run_each(self._executor, tasks, self._progress)
+            for (target, pieces), result in zip(some, results, strict=True):
+                if isinstance(result, Failed):
+                    raise_unreadable(target.name, result)
+                elif result:
+                    yield target, pieces
 
     def findings(self) -> Findings:
         """Search in the order of certainty and of cost.
@@ -170,29 +174,31 @@ class _Finder:
     def _find_equal(self) -> None:
         """Find the tensors of B that are all of a tensor of A in the same order."""
         sizes = {(leaf.ref.numel, leaf.dtype) for leaf in self._targets}
-        equal: dict[tuple[int, DType, bytes], list[Leaf]] = {}
+        equal: dict[tuple[int, DType, int | None], list[Leaf]] = {}
         for leaf in self._sources:
             for to in self._dtypes:
                 if (leaf.ref.numel, to) in sizes and dtype_of_search(leaf.dtype, to) is not None:
                     sample = self._sample(leaf, to)
-                    if sample is not None and not sample.is_constant:
-                        key = leaf.ref.numel, to, sample.data
+                    if sample not in (None, ONE):
+                        key = leaf.ref.numel, to, sample
                         equal.setdefault(key, []).append(leaf)
-        proposals: list[tuple[Leaf, tuple[Piece, ...]]] = []
-        for target in self._targets:
-            sample = self._sample(target, target.dtype)
-            if sample is not None:
-                key = target.ref.numel, target.dtype, sample.data
-                for leaf in equal.get(key, ())[:_EQUAL]:
-                    proposals.append((target, (whole_piece(leaf.name, leaf.ref.numel),)))
         ways: dict[str, list[tuple[Piece, ...]]] = {}
-        for (target, pieces), is_right in zip(proposals, self._are_proved(proposals), strict=True):
-            if is_right:
-                ways.setdefault(target.name, []).append(pieces)
+        for target, pieces in self._proved(self._equal_pieces(equal)):
+            ways.setdefault(target.name, []).append(pieces)
         for target in self._targets:
             if target.name in ways:
                 first, *others = ways[target.name]
                 self._take(target, Found(first, tuple(others)))
+
+    def _equal_pieces(
+        self, equal: Mapping[tuple[int, DType, int | None], Sequence[Leaf]]
+    ) -> Iterator[Proposal]:
+        """Yield each target with the tensors of A that have its sample."""
+        for target in self._targets:
+            sample = self._sample(target, target.dtype)
+            key = target.ref.numel, target.dtype, sample
+            for leaf in () if sample is None else equal.get(key, ())[:_EQUAL]:
+                yield target, (whole_piece(leaf.name, leaf.ref.numel),)
 
     def _find_first_layers(self) -> bool:
         """Find the open tensors of the first layers, and what follows for the others.
@@ -212,9 +218,9 @@ class _Finder:
             if beside is not None and not self._is_constant(target):
                 self._note_pieces(target.name, beside)
         made = [row for row in self._made.values() if row.by == VALUES]
-        proposals = list(proposed_pieces(made, self._targets_by_name, self._open(), self._by_name))
-        for (target, pieces), is_right in zip(proposals, self._are_proved(proposals), strict=True):
-            if is_right and target.name not in self._made:
+        proposals = proposed_pieces(made, self._targets_by_name, self._open(), self._by_name)
+        for target, pieces in self._proved(proposals):
+            if target.name not in self._made:
                 self._note_pieces(target.name, pieces)
         return len(self._made) > count
 
@@ -262,7 +268,7 @@ class _Finder:
     def _is_constant(self, target: Leaf) -> bool:
         """Tell whether all elements of a tensor of B are one number. Raises UnreadableError."""
         sample = self._sample(target, target.dtype)
-        if sample is not None and not sample.is_constant:
+        if sample not in (None, ONE):
             return False
         self._read((), [target])
         return self._of_targets[target.name].is_constant
@@ -275,7 +281,7 @@ class _Finder:
         if dtype_of_search(leaf.dtype, dtype) is None:
             return None
         sample = self._sample(leaf, dtype)
-        if sample is not None and not sample.is_constant:
+        if sample not in (None, ONE):
             return None
         self._read([leaf], ())
         row = self._of_sources[dtype][self._numbers[leaf.name]]
@@ -514,7 +520,7 @@ class _Finder:
     def _is_one_number(self, leaf: Leaf) -> bool:
         """Tell whether all elements of a tensor of A are one number. Raises UnreadableError."""
         sample = self._sample(leaf, leaf.dtype)
-        if sample is not None and not sample.is_constant:
+        if sample not in (None, ONE):
             return False
         fibres = self._fibres_of_source(leaf)
         return fibres is not None and fibres.is_constant
@@ -523,7 +529,7 @@ class _Finder:
         """The properties that a tensor of A and its copies have in common."""
         sample = self._sample(leaf, leaf.dtype)
         if sample is not None:
-            return leaf.shape, leaf.dtype, sample.data
+            return leaf.shape, leaf.dtype, sample
         fibres = self._fibres_of_source(leaf)
         return leaf.shape, leaf.dtype, fibres.total if fibres is not None else leaf.name
 
@@ -538,6 +544,8 @@ class _Finder:
         return None
 
 
+_AT_ONCE = 2048
+"""The proposals that are proved at once."""
 _EQUAL = 16
 """The tensors of A that are compared with one of B as they are."""
 _SCALED = 64
