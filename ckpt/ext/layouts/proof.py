@@ -29,11 +29,13 @@ STEP = 32 << 20
 
 
 class Leaf(NamedTuple):
-    """A dense tensor of one side by its name. `flat` has its elements in the order of its shape, as one dimension."""
+    """A dense tensor of one side by its name."""
 
     name: str
     ref: TensorRef
-    flat: TensorRef
+    storage: Storage
+    """A storage that has its elements in the order of its shape, from `first` on."""
+    first: int
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,14 +47,18 @@ class Leaf(NamedTuple):
         """Its dtype."""
         return self.ref.dtype
 
+    @property
+    def flat(self) -> TensorRef:
+        """Its elements in the order of its shape, as one dimension."""
+        return tensor_ref(self.storage, self.dtype, (self.ref.numel,), (1,), self.first)
+
 
 def leaf_of(name: str, ref: TensorRef) -> Leaf:
     """A tensor by its name, and its elements in one dimension."""
-    storage, offset = ref.storage, ref.offset
-    if not is_dense(ref) or ref.conj or ref.neg:
-        storage = Storage("", ref.device, ref.dtype, ref.nbytes, place_of(ref))
-        offset = 0
-    return Leaf(name, ref, tensor_ref(storage, ref.dtype, (ref.numel,), (1,), offset))
+    if is_dense(ref) and not ref.conj and not ref.neg:
+        return Leaf(name, ref, ref.storage, ref.offset)
+    storage = Storage("", ref.device, ref.dtype, ref.nbytes, place_of(ref))
+    return Leaf(name, ref, storage, 0)
 
 
 def strided_view(flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]) -> TensorRef:

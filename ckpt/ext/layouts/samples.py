@@ -27,7 +27,7 @@ def sample_of(leaf: Leaf, dtype: DType) -> int | None:
     It is None for a tensor of which the middle costs as much as the whole: one on
     another machine, or one that comes in order only. Raises UnreadableError.
     """
-    place = leaf.flat.storage.place
+    place = leaf.storage.place
     if place is None or not place.can_seek or not leaf.ref.numel:
         return None
     if any(source.far is not None for source in place.list_sources()):
