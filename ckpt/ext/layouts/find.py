@@ -31,7 +31,7 @@ from ckpt.ext.layouts.pieces import (
 )
 from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved, read_elements
 from ckpt.ext.layouts.samples import ONE, first_layers, sample_of
-from ckpt.ext.layouts.scaled import formulas_between
+from ckpt.ext.layouts.scaled import formulas_between, multiples
 from ckpt.ext.layouts.search import (
     Found,
     Index,
@@ -39,6 +39,8 @@ from ckpt.ext.layouts.search import (
     dims_without,
     dtype_of_search,
     index_of,
+    isin,
+    keys_in,
 )
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
@@ -91,7 +93,7 @@ class _Finder:
         self._executor = executor
         self._progress = progress
         self._dtypes = list(dict.fromkeys([leaf.dtype for leaf in targets]))
-        self._of_sources: dict[DType, dict[int, Fibres]] = {to: {} for to in self._dtypes}
+        self._of_sources: dict[DType, dict[str, Fibres]] = {to: {} for to in self._dtypes}
         self._of_targets: dict[str, Fibres] = {}
         self._samples: dict[DType, dict[int, int | None]] = {}
 
@@ -106,29 +108,24 @@ class _Finder:
         """Make the fingerprints of tensors that have none.
 
         Those of B are read as they are, those of A as each dtype of B that they may
-        have become.
+        have become. Raises UnreadableError.
         """
-        rows = [
-            (leaf, to)
-            for leaf in sources
-            for to in self._dtypes
-            if dtype_of_search(leaf.dtype, to) is not None
-            if self._numbers[leaf.name] not in self._of_sources[to]
+        rows: list[tuple[Leaf, DType, dict[str, Fibres]]] = []
+        for leaf in sources:
+            for to in self._dtypes:
+                known = self._of_sources[to]
+                if leaf.name not in known and dtype_of_search(leaf.dtype, to) is not None:
+                    rows.append((leaf, to, known))
+        rows += [
+            (leaf, leaf.dtype, self._of_targets) for leaf in targets if leaf.name not in self._of_targets
         ]
-        own = [leaf for leaf in targets if leaf.name not in self._of_targets]
-        tasks = [Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to in rows]
-        tasks += [Task(fibres_of, (leaf.ref, leaf.dtype), leaf.ref.nbytes) for leaf in own]
+        tasks = [Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in rows]
         results = run_each(self._executor, tasks, self._progress)
-        for (leaf, to), result in zip(rows, results, strict=False):
+        for (leaf, _, known), result in zip(rows, results, strict=True):
             if isinstance(result, Failed):
                 raise_unreadable(leaf.name, result)
             else:
-                self._of_sources[to][self._numbers[leaf.name]] = result
-        for leaf, result in zip(own, results[len(rows) :], strict=True):
-            if isinstance(result, Failed):
-                raise_unreadable(leaf.name, result)
-            else:
-                self._of_targets[leaf.name] = result
+                known[leaf.name] = result
 
     def _proved(self, proposals: Iterable[Proposal]) -> Iterator[Proposal]:
         """Yield the proposals that bytes prove. Raises UnreadableError."""
@@ -230,16 +227,14 @@ class _Finder:
         First come those that are all of one tensor. Where `sources` are those that are
         used nowhere yet, what they make is no source of slices any more.
         """
-        self._read(sources, targets)
+        varied = [target for target in targets if not self._is_constant(target)]
+        self._read((), varied)
         before = self._used_names()
         is_fresh = not any(leaf.name in before for leaf in sources)
-        numbers = {self._numbers[leaf.name] for leaf in sources}
-        varied = [target for target in targets if not self._is_constant(target)]
         for dtype in dict.fromkeys([target.dtype for target in varied]):
             own = [target for target in varied if target.dtype == dtype]
-            every = self._of_sources[dtype]
-            rows = {number: row for number, row in every.items() if number in numbers}
-            whole = index_of(rows, whole_only=True)
+            index = self._index_of(sources, own, dtype)
+            whole = index.part(index.families == 0)
             left: list[Leaf] = []
             for target in own:
                 fibres = self._of_targets[target.name]
@@ -248,10 +243,30 @@ class _Finder:
                 if found is None:
                     left.append(target)
             if is_fresh:
-                used = self._used_names()
-                rows = {number: row for number, row in rows.items() if self._sources[number].name not in used}
-            if left:
-                self._find_slices(left, index_of(rows))
+                used = [self._numbers[name] for name in self._used_names()]
+                index = index.part(~isin(index.owners, used))
+            self._find_slices(left, index)
+
+    def _index_of(self, sources: Sequence[Leaf], targets: Sequence[Leaf], dtype: DType) -> Index:
+        """The index of those slices of tensors of A that have the sum of one of B.
+
+        Fingerprints of A are made some at a time, for all of them may be large.
+        """
+        wanted = keys_in([self._of_targets[target.name] for target in targets])
+        able = [leaf for leaf in sources if dtype_of_search(leaf.dtype, dtype) is not None]
+        index = index_of({}, wanted)
+        for first in range(0, len(able), _AT_ONCE):
+            some = able[first : first + _AT_ONCE]
+            tasks = [Task(fibres_of, (leaf.ref, dtype), leaf.ref.nbytes) for leaf in some]
+            results = run_each(self._executor, tasks, self._progress)
+            rows: dict[int, Fibres] = {}
+            for leaf, result in zip(some, results, strict=True):
+                if isinstance(result, Failed):
+                    raise_unreadable(leaf.name, result)
+                else:
+                    rows[self._numbers[leaf.name]] = result
+            index = index.joined(index_of(rows, wanted))
+        return index
 
     def _find_slices(self, targets: Sequence[Leaf], index: Index) -> None:
         """Find the tensors of B that are a slice, or are put together from slices."""
@@ -284,7 +299,7 @@ class _Finder:
         if sample not in (None, ONE):
             return None
         self._read([leaf], ())
-        row = self._of_sources[dtype][self._numbers[leaf.name]]
+        row = self._of_sources[dtype][leaf.name]
         return row if row.is_constant else None
 
     def _note_pieces(self, name: str, pieces: Sequence[Piece], by: str = VALUES) -> None:
@@ -402,14 +417,18 @@ class _Finder:
             if leaf.name not in used and leaf.ref.numel > 1:
                 free.setdefault((leaf.dtype, _wide_dims(leaf.shape)), []).append(leaf)
         proved: dict[str, list[Piece]] = {}
+        kinds: dict[tuple[DType, tuple[int, ...]], list[Leaf]] = {}
         for target in self._open():
-            near = free.get((target.dtype, _wide_dims(target.shape)), [])
-            for source in sorted(near, key=lambda leaf: -name_likeness(target.name, leaf.name))[:_SCALED]:
-                pieces = self._scaled_pieces(target, source)
-                if pieces:
-                    proved[target.name] = pieces
-                    near.remove(source)
-                    break
+            kinds.setdefault((target.dtype, _wide_dims(target.shape)), []).append(target)
+        for kind, targets in kinds.items():
+            for target, near in multiples(targets, free.get(kind, ())):
+                near.sort(key=lambda leaf: -name_likeness(target.name, leaf.name))
+                for source in near[:_SCALED]:
+                    pieces = self._scaled_pieces(target, source)
+                    if pieces and source.name not in used:
+                        proved[target.name] = pieces
+                        used.add(source.name)
+                        break
         # Few elements do not tell a division from a multiplication: what holds in all layers does.
         shared: dict[str, set[str]] = {}
         for name, pieces in proved.items():
@@ -512,10 +531,9 @@ class _Finder:
 
     def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
         """The sums of a tensor of A, read as some dtype. Raises UnreadableError."""
-        number = self._numbers[leaf.name]
         self._read([leaf], ())
-        found = [rows[number] for rows in self._of_sources.values() if number in rows]
-        return found[0] if found else None
+        every = [rows.get(leaf.name) for rows in self._of_sources.values()]
+        return next((fibres for fibres in every if fibres is not None), None)
 
     def _is_one_number(self, leaf: Leaf) -> bool:
         """Tell whether all elements of a tensor of A are one number. Raises UnreadableError."""
