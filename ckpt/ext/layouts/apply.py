@@ -47,9 +47,12 @@ def recipe_stage(
     *,
     reverse: bool = False,
     section: str | None = None,
+    optimizer: bool = False,
+    optimizer_keys: str | None = None,
 ) -> Callable[[Survey], RewriteReport]:
     """The change of a checkpoint by the recipe in a file; the result is plain tensors in a format with these traits.
 
+    With `optimizer` its state goes the same way, and the result is a dict of both.
     Raises UnreadableError for a recipe that is none.
     """
     text = os.fsdecode(path)
@@ -57,7 +60,14 @@ def recipe_stage(
 
     def change(survey: Survey) -> RewriteReport:
         with about(survey.path):
-            return convert_layout(survey, recipe, text, format, traits, reverse=reverse, section=section)
+            report = convert_layout(survey, recipe, text, format, traits, reverse=reverse, section=section)
+            if not optimizer:
+                return report
+            from ckpt.ext.layouts.moments import with_optimizer  # here: few ask for it
+
+            plan = plan_of(recipe, reverse=reverse)
+            in_order = optimizer_keys == "order"
+            return with_optimizer(report, survey, plan, section, limits, in_order=in_order)
 
     return change
 
@@ -102,6 +112,12 @@ def _list_leftovers(survey: Survey, section: str | None, taken: int) -> list[Lef
         return rest_of(survey, chosen[0])
     rest = len(survey.tensors) - taken
     return [Leftover("(beside the models)", counted_noun(rest, "tensor"))] if rest else []
+
+
+def plan_of(recipe: Recipe, *, reverse: bool) -> Expanded:
+    """The tensors of a recipe, or of its way back. Raises UnreadableError, LossError."""
+    whole = expand_recipe(recipe)
+    return reversed_recipe(whole).expanded if reverse else whole
 
 
 def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Applied:

@@ -256,6 +256,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             once=True,
         ),
         flag("--reverse", "convert*", "Apply the recipe the other way round."),
+        flag("--optimizer", "convert*", "Bring the optimizer's moments into the layout of the recipe too."),
         text("--weights", "NAME", "convert*", "Take DeepSpeed's weights from fp32 (default) or module."),
         integer("--ranks", "N", "convert*", "Cut a DCP into the files of N ranks; 1 without it."),
         text(
