@@ -45,6 +45,16 @@ WAYS: dict[str, tuple[str, ...]] = {
         "700KB",
         "--force",
     ),
+    "recipe": ("recipe", "in.pth", "old.safetensors", "-o", "new.json", "--force"),
+    "convert --recipe": (
+        "convert",
+        "in.pth",
+        "--recipe",
+        "layout.json",
+        "-o",
+        "out.safetensors",
+        "--force",
+    ),
     "warmstart": ("warmstart", "old.pth", "--into", "in.pth", "-o", "out.pth", "--force"),
     "average": ("average", "old.pth", "in.pth", "-o", "out.pth", "--force"),
     "--in-place": ("rehome", "in.pth", "--in-place"),
@@ -78,6 +88,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, killer: kills.Killer) -> dic
         ("convert", "old.pth", "-o", "out.safetensors"),
         ("convert", "old.pth", "-o", "set.safetensors", "--shard-size", "400KB"),
         ("rehome", "rewritten.pth", "--in-place"),
+        ("convert", "in.pth", "--strip", "-o", "old.safetensors"),
+        ("recipe", "old.pth", "out.safetensors", "-o", "new.json"),
+        ("recipe", "in.pth", "old.safetensors", "-o", "layout.json"),
     ):
         assert killer.run(*arguments, cwd=folder).code == 0
     (folder / "sample.pth").write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
