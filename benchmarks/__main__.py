@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import average, cluster, dcp, diff, inspect, many, rewrite, timing
+from benchmarks import average, cluster, dcp, diff, inspect, layouts, many, rewrite, timing
 from benchmarks.setting import QUICK, TYPES, Case, Setting, Sizes, machine
 from benchmarks.table import Cost, Row, document, heading, lines
 
@@ -29,6 +29,7 @@ GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
     "diff": diff.cases,
     "rewrite": rewrite.cases,
     "average": average.cases,
+    "layouts": layouts.cases,
     "dcp": dcp.cases,
     "cluster": cluster.cases,
 }
@@ -48,7 +49,7 @@ def measure(setting: Setting, groups: Collection[str], keys: Collection[str] | N
                 continue
             print(", ".join(case.key for case in cases), file=sys.stderr)
             results = timing.interleaved(
-                jobs, setting.sizes.runs, rotate=group in ("rewrite", "average", "dcp")
+                jobs, setting.sizes.runs, rotate=group in ("rewrite", "average", "layouts", "dcp")
             )
             costs = {
                 job: Cost(one.name, one.seconds, one.cpu, one.peak_mb, one.rounds)
