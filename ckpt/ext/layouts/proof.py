@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-STEP = 32 << 20
+STEP = 24 << 20
 """Bytes of a piece that are compared at once: whole matrices, so that those in another order are read from first to last."""
 
 
