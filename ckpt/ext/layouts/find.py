@@ -107,8 +107,8 @@ class _Finder:
     def _read(self, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> None:
         """Make the fingerprints of tensors that have none.
 
-        Those of B are read as they are, those of A as each dtype of B that they may
-        have become. Raises UnreadableError.
+        A tensor of A is read as each dtype of B that it may have become. Raises
+        UnreadableError.
         """
         rows: list[tuple[Leaf, DType, dict[str, Fibres]]] = []
         for leaf in sources:

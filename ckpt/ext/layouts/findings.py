@@ -1,4 +1,4 @@
-"""What a search found: how each tensor of B is made, and what of A is used nowhere."""
+"""The answer of a search: how each tensor of B is made, and what of A is used nowhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The state of an optimizer in the other layout: moments go the way of their parameters.
 
 Moments have an element for each element of a parameter. Steps must be equal where
-several parameters become one. What has another shape is listed, for a recipe says
+several parameters become one. State of another shape is listed, for a recipe says
 nothing of it.
 """
 
@@ -258,9 +258,9 @@ def _value_text(node: Node) -> str:
 
 
 def _made_moment(target: Target, leaves: Sequence[Leaf]) -> TensorRef:
-    """A moment of a target: what the recipe makes of those of its parameters.
+    """A moment of a target, made of the moments of its parameters.
 
-    What is padded has no gradient, so its moment is 0.
+    Padding has no gradient, so its moment is 0.
     """
     dtype = leaves[0].dtype
     pieces: list[Piece] = [piece._replace(constant=0) for piece in target.pieces]

@@ -1,4 +1,4 @@
-"""What the first layers say of all others: the rules of some tensors, followed to more names. Bytes prove it."""
+"""The rules of the first layers, followed to the names of all others. Bytes prove what they propose."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def sample_of(leaf: Leaf, dtype: DType) -> int | None:
 
 
 def first_layers(leaves: Iterable[Leaf]) -> list[Leaf]:
-    """The tensors of the first layers of each kind, and those of no layer."""
+    """The tensors of the first layers of each kind, and all tensors of no layer."""
     groups: dict[str, list[tuple[int, Leaf]]] = {}
     chosen: list[Leaf] = []
     for leaf in leaves:
